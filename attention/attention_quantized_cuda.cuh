@@ -18,8 +18,8 @@
  * Decode multiplies in f16: conversion takes a third of the instructions, and is a hardware
  * instruction for FP8 (sm_89). Quantized values are exact in f16 as well; the other operand is
  * scaled by a power of two so that it fits the range of f16 (attention_decode_kernel.cuh). */
-#ifndef RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
-#define RP_ATTENTION_ATTENTION_CODES_CUDA_CUH
+#ifndef RP_ATTENTION_ATTENTION_QUANTIZED_CUDA_CUH
+#define RP_ATTENTION_ATTENTION_QUANTIZED_CUDA_CUH
 
 #include "device/program.h"
 
@@ -40,19 +40,20 @@ static __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, ui
 
 /* Four quantized values as bf16: even has bytes 0 and 2, odd bytes 1 and 3. */
 template <rp_dtype Page>
-static __device__ __forceinline__ void quantized_to_bf16(uint32_t codes, uint32_t &even,
+static __device__ __forceinline__ void quantized_to_bf16(uint32_t quantized, uint32_t &even,
                                                          uint32_t &odd) {
     if constexpr (Page == RP_DTYPE_INT8) {
-        const uint32_t moved = codes >> 8, one = 0x3F803F80u;
-        even = fma_bf16x2((codes & 0x007F007Fu) | 0x43004300u, one,
-                          (codes & 0x00800080u) | 0xC300C300u);
+        const uint32_t moved = quantized >> 8, one = 0x3F803F80u;
+        even = fma_bf16x2((quantized & 0x007F007Fu) | 0x43004300u, one,
+                          (quantized & 0x00800080u) | 0xC300C300u);
         odd = fma_bf16x2((moved & 0x007F007Fu) | 0x43004300u, one,
                          (moved & 0x00800080u) | 0xC300C300u);
     } else {
         const uint32_t power = 0x7B807B80u, minus_zero = 0x80008000u; /* 2^120 */
-        even =
-            fma_bf16x2((codes << 8 & 0x80008000u) | (codes << 4 & 0x07F007F0u), power, minus_zero);
-        odd = fma_bf16x2((codes & 0x80008000u) | (codes >> 4 & 0x07F007F0u), power, minus_zero);
+        even = fma_bf16x2((quantized << 8 & 0x80008000u) | (quantized << 4 & 0x07F007F0u), power,
+                          minus_zero);
+        odd = fma_bf16x2((quantized & 0x80008000u) | (quantized >> 4 & 0x07F007F0u), power,
+                         minus_zero);
     }
 }
 
@@ -63,7 +64,8 @@ static __device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
 }
 
 /* Four FP8 values as f16. */
-static __device__ __forceinline__ void fp8_to_f16(uint32_t codes, uint32_t &low, uint32_t &high) {
+static __device__ __forceinline__ void fp8_to_f16(uint32_t quantized, uint32_t &low,
+                                                  uint32_t &high) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
     asm("{\n"
         ".reg .b16 pair0, pair1;\n"
@@ -72,9 +74,10 @@ static __device__ __forceinline__ void fp8_to_f16(uint32_t codes, uint32_t &low,
         "cvt.rn.f16x2.e4m3x2 %1, pair1;\n"
         "}"
         : "=r"(low), "=r"(high)
-        : "r"(codes));
+        : "r"(quantized));
 #else
-    const uint32_t pairs[2] = {__byte_perm(codes, 0, 0x1404), __byte_perm(codes, 0, 0x3424)};
+    const uint32_t pairs[2] = {__byte_perm(quantized, 0, 0x1404),
+                               __byte_perm(quantized, 0, 0x3424)};
     uint32_t *const to[2] = {&low, &high};
     for (int i = 0; i < 2; i++) /* 2^8 times the value of the shifted bits */
         asm("mul.rn.f16x2 %0, %1, %2;"
@@ -87,14 +90,14 @@ static __device__ __forceinline__ void fp8_to_f16(uint32_t codes, uint32_t &low,
  * and 3. INT8: 1,024 + 128 + quantized value has the quantized value's bits, with the sign bit
  * inverted, as its mantissa. */
 template <rp_dtype Page, bool Crossed>
-static __device__ __forceinline__ void quantized_to_f16(uint32_t codes, uint32_t &first,
+static __device__ __forceinline__ void quantized_to_f16(uint32_t quantized, uint32_t &first,
                                                         uint32_t &second) {
     if constexpr (Page == RP_DTYPE_INT8) {
-        const uint32_t turned = codes ^ 0x80808080u, bias = 0xE480E480u; /* -1,152 */
+        const uint32_t turned = quantized ^ 0x80808080u, bias = 0xE480E480u; /* -1,152 */
         first = add_f16x2(__byte_perm(turned, 0x64646464u, Crossed ? 0x4240 : 0x4140), bias);
         second = add_f16x2(__byte_perm(turned, 0x64646464u, Crossed ? 0x4341 : 0x4342), bias);
     } else {
-        fp8_to_f16(Crossed ? __byte_perm(codes, 0, 0x3120) : codes, first, second);
+        fp8_to_f16(Crossed ? __byte_perm(quantized, 0, 0x3120) : quantized, first, second);
     }
 }
 

@@ -50,8 +50,8 @@ static __device__ __forceinline__ kv_place kv_find(const rp_step_view &step, con
     return place;
 }
 
-/* CODES: 8-bit pages. */
-template <bool CODES>
+/* QUANTIZED: 8-bit pages. */
+template <bool QUANTIZED>
 static __global__ void __launch_bounds__(WARPS * 32)
     kv_write_kernel(const __grid_constant__ rp_kv_write_cuda args) {
     rp_stamp stamp(args.rows.stamp);
@@ -72,13 +72,13 @@ static __global__ void __launch_bounds__(WARPS * 32)
     const float *from =
         plane == 0 ? write.k + token * write.k_stride : write.v + token * write.v_stride;
     from += (size_t)head * kv.head_dim;
-    if constexpr (CODES) {
+    if constexpr (QUANTIZED) {
         uint32_t most = 0;
         for (uint32_t c = lane; c < kv.head_dim; c += 32)
             most = max(most, rp_magnitude_bits(from[c]));
-        const rp_row_codes row(rp_warp_max_bits(most), kv.dtype);
+        const rp_quantized_row row(rp_warp_max_bits(most), kv.dtype);
         for (uint32_t c = lane; c < kv.head_dim; c += 32)
-            place.run[place.at + c] = (unsigned char)row.code(from[c]);
+            place.run[place.at + c] = (unsigned char)row.quantize(from[c]);
         store_scale(kv, place, row.scale);
     } else {
         for (uint32_t c = lane; c < kv.head_dim; c += 32)
@@ -191,23 +191,23 @@ static __device__ __forceinline__ void store_quantized(const rp_kv_layout &kv,
 #pragma unroll
         for (int j = 0; j < 4; j++)
             most = max(most, rp_magnitude_bits(part(head.x[i], j)));
-    const rp_row_codes row(rp_warp_max_bits(most), kv.dtype);
+    const rp_quantized_row row(rp_warp_max_bits(most), kv.dtype);
     unsigned char *to = place.run + place.at;
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
         const uint32_t c = 4 * (lane + 32 * i);
-        const uint32_t codes = row.four(head.x[i]);
+        const uint32_t quantized = row.four(head.x[i]);
         if (VEC && c < kv.head_dim)
-            *(uint32_t *)(to + c) = codes;
+            *(uint32_t *)(to + c) = quantized;
 #pragma unroll
         for (int j = 0; j < 4 && !VEC; j++)
             if (c + j < kv.head_dim)
-                to[c + j] = (unsigned char)(codes >> 8 * j);
+                to[c + j] = (unsigned char)(quantized >> 8 * j);
     }
     store_scale(kv, place, row.scale);
 }
 
-template <bool VEC, int QUADS, bool CODES>
+template <bool VEC, int QUADS, bool QUANTIZED>
 static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     qkv_post_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
     __shared__ __align__(16) float scratch[WARPS][QUADS * 128];
@@ -273,7 +273,7 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
         norm_head(head, weight, args);
     if (is_q || is_k)
         rotate<VEC, QUADS>(head, angles, scratch[warp], half, lane);
-    if (CODES && !is_q) {
+    if (QUANTIZED && !is_q) {
         store_quantized<VEC, QUADS>(args.kv, place, head, lane);
         return;
     }
@@ -291,7 +291,7 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
 
 /* The same for many tokens, limited by bytes in flight. A warp has several heads of a token, all
  * loaded at once together with the token's row and slot; its angles are loaded once. */
-template <bool CODES>
+template <bool QUANTIZED>
 static __global__ void __launch_bounds__(WARPS * 32, 8)
     qkv_post_many_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
     rp_stamp stamp(args.rows.stamp);
@@ -345,7 +345,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 8)
         kv_place place = all;
         place.run += is_k ? (index - args.heads) * args.kv.head_stride
                           : args.kv.plane_stride + (index - rotated) * args.kv.head_stride;
-        if (CODES)
+        if (QUANTIZED)
             store_quantized<true, 1>(args.kv, place, head[h], lane);
         else if (4 * lane < dim)
             rp_store4<true>(place.run, args.kv.dtype, place.at + 4 * lane, 4 * lane, dim,

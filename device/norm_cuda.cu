@@ -11,7 +11,7 @@
  *                                  partials too slowly; many rows: smaller blocks, whose threads each do
  *                                  the work of several, so that blocks overlap better
  *
- * CODES: rows of one group as 8-bit quantized values too: what was scaled stays in registers as
+ * QUANTIZED: rows of one group as 8-bit quantized values too: what was scaled stays in registers as
  * bf16 until the team knows its largest value. Sizes that no vector loads fit take
  * norm_long_kernel, whose sums have the same order. */
 #include "device/ops_cuda.h"
@@ -53,8 +53,8 @@ struct norm_args {
     const float *weight;
     uint32_t group, group_count;
     float eps, weight_offset;
-    bool early;          /* the residual and the live count are complete before the wait */
-    rp_cuda_codes codes; /* data NULL: none */
+    bool early;                  /* the residual and the live count are complete before the wait */
+    rp_cuda_quantized quantized; /* data NULL: none */
 };
 
 static uint32_t team_threads(uint32_t group) {
@@ -254,8 +254,8 @@ static __device__ __forceinline__ float4 load_weight(const norm_args &args, uint
 /* Quantizes this thread's part of the scaled row. */
 template <typename SHAPE, int OWN>
 static __device__ __forceinline__ void
-give_codes(const norm_args &args, typename SHAPE::peak_board &board, uint32_t row, uint32_t begin,
-           uint32_t step, const float4 (&x)[OWN]) {
+write_quantized(const norm_args &args, typename SHAPE::peak_board &board, uint32_t row,
+                uint32_t begin, uint32_t step, const float4 (&x)[OWN]) {
     uint2 packed[OWN];
     uint32_t most = 0;
 #pragma unroll
@@ -264,17 +264,19 @@ give_codes(const norm_args &args, typename SHAPE::peak_board &board, uint32_t ro
         if (begin + step * i < args.group)
             most = rp_largest(rp_largest(most, packed[i].x), packed[i].y);
     }
-    rp_row_codes codes = rp_row_codes_of(SHAPE::peak(board, most), args.codes.dtype);
+    rp_quantized_row quantized =
+        rp_quantized_row_of(SHAPE::peak(board, most), args.quantized.dtype);
 #pragma unroll
     for (int i = 0; i < OWN; i++)
         if (begin + step * i < args.group)
-            rp_store_codes(args.codes, row, begin + step * i, args.group, packed[i], codes);
+            rp_store_quantized(args.quantized, row, begin + step * i, args.group, packed[i],
+                               quantized);
     if (SHAPE::thread() == 0)
-        args.codes.scales[row] = codes.scale;
+        args.quantized.scales[row] = quantized.scale;
 }
 
 /* QUADS: quads of columns that a thread of the team keeps in registers. */
-template <int QUADS, int BLOCKS, int FOLD, norm_source SOURCE, bool VEC, bool CODES = false>
+template <int QUADS, int BLOCKS, int FOLD, norm_source SOURCE, bool VEC, bool QUANTIZED = false>
 static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(norm_args args) {
     using shape = team<BLOCKS, FOLD>;
     constexpr int OWN = QUADS * FOLD;
@@ -284,7 +286,7 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
      * FOLD-th. */
     uint32_t begin = 4 * shape::thread(), step = 4 * shape::stride();
     __shared__ typename shape::board shared;
-    __shared__ typename shape::peak_board peak; /* of CODES alone */
+    __shared__ typename shape::peak_board peak; /* of QUANTIZED alone */
     float4 x[OWN], weight[OWN];
     rp_stamp stamp(args.rows.stamp, threadIdx.x + threadIdx.y == 0);
     rp_pdl_trigger();
@@ -303,7 +305,7 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
                 x[i] = rp_load4<VEC>(args.in, in_row, first + begin + step * i, end);
         stamp.look();
     }
-    shape::open(shared, CODES ? &peak : nullptr);
+    shape::open(shared, QUANTIZED ? &peak : nullptr);
     stamp.wait();
     if (!early) {
         live = rp_live_count(args.rows.step, args.rows.rows);
@@ -341,13 +343,13 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
             continue;
         if (FOLD > 1)
             weight[i] = load_weight<VEC>(args, begin + step * i);
-        if (!CODES || args.out.data)
+        if (!QUANTIZED || args.out.data)
             give<VEC>(args, row, first + begin + step * i, end, x[i], inverse, weight[i]);
-        if (CODES)
+        if (QUANTIZED)
             x[i] = rp_norm_values(x[i], inverse, weight[i], args.weight_offset);
     }
-    if (CODES)
-        give_codes<shape, OWN>(args, peak, row, begin, step, x);
+    if (QUANTIZED)
+        write_quantized<shape, OWN>(args, peak, row, begin, step, x);
 }
 
 /* Scaled values of a group too long for registers, bf16; zeros past its end. */
@@ -368,27 +370,28 @@ static __device__ __forceinline__ float4 scaled_again(const norm_args &args, uin
 /* Quantizes the row, which reads the values twice more; out is stored last, as it may alias
  * `in`. */
 template <norm_source SOURCE, bool VEC>
-static __device__ __forceinline__ void give_codes_long(const norm_args &args, uint32_t row,
-                                                       uint32_t in_row, float inverse) {
+static __device__ __forceinline__ void write_quantized_long(const norm_args &args, uint32_t row,
+                                                            uint32_t in_row, float inverse) {
     uint32_t most = 0;
     for (uint32_t col = 4 * threadIdx.x; col < args.group; col += 4 * blockDim.x) {
         uint2 packed = rp_pack_bf16(scaled_again<SOURCE, VEC>(args, row, in_row, 0, col, inverse));
         most = rp_largest(rp_largest(most, packed.x), packed.y);
     }
     __shared__ team<1, 1>::peak_board board;
-    rp_row_codes codes = rp_row_codes_of(team<1, 1>::peak(board, most), args.codes.dtype);
+    rp_quantized_row quantized =
+        rp_quantized_row_of(team<1, 1>::peak(board, most), args.quantized.dtype);
     for (uint32_t col = 4 * threadIdx.x; col < args.group; col += 4 * blockDim.x) {
         float4 x = scaled_again<SOURCE, VEC>(args, row, in_row, 0, col, inverse);
-        rp_store_codes(args.codes, row, col, args.group, rp_pack_bf16(x), codes);
+        rp_store_quantized(args.quantized, row, col, args.group, rp_pack_bf16(x), quantized);
         if (args.out.data)
             rp_store4<VEC>(args.out, row, col, args.group, x);
     }
     if (threadIdx.x == 0)
-        args.codes.scales[row] = codes.scale;
+        args.quantized.scales[row] = quantized.scale;
 }
 
 /* Groups too long for registers: the values are read twice. */
-template <norm_source SOURCE, bool VEC, bool CODES = false>
+template <norm_source SOURCE, bool VEC, bool QUANTIZED = false>
 static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args args) {
     uint32_t row = blockIdx.x, first = blockIdx.y * args.group, end = first + args.group;
     rp_stamp stamp(args.rows.stamp);
@@ -407,9 +410,9 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args ar
     }
     __shared__ team<1, 1>::board shared;
     float inverse = rp_inverse_root(team<1, 1>::sum(shared, &sum), args.group, args.eps);
-    if (CODES)
-        give_codes_long<SOURCE, VEC>(args, row, in_row, inverse);
-    for (uint32_t col = first + 4 * threadIdx.x; !CODES && col < end; col += 4 * blockDim.x) {
+    if (QUANTIZED)
+        write_quantized_long<SOURCE, VEC>(args, row, in_row, inverse);
+    for (uint32_t col = first + 4 * threadIdx.x; !QUANTIZED && col < end; col += 4 * blockDim.x) {
         float4 x = keeps(SOURCE) ? rp_load4<VEC>(args.in, row, col, end)
                                  : take<SOURCE, VEC, 4>(args, in_row, col, end);
         give<VEC>(args, row, col, end, x, inverse, load_weight<VEC>(args, col - first));
@@ -449,7 +452,7 @@ static int start(const norm_args &args, cudaStream_t stream) {
 
 /* The same with quantized output. */
 template <norm_source SOURCE>
-static int start_codes(const norm_args &args, bool vector, cudaStream_t stream) {
+static int start_quantized(const norm_args &args, bool vector, cudaStream_t stream) {
     uint32_t threads = team_threads(args.group), quads = (args.group + 3) / 4;
     uint32_t each = (quads + threads - 1) / threads, rows = args.rows.max_rows;
     bool dependent = !args.rows.plain_edges;
@@ -474,8 +477,8 @@ template <norm_source SOURCE>
 static int start(const norm_args &args, bool vector, cudaStream_t stream) {
     vector = vector && args.group % 4 == 0 && rp_vector_ok(args.in) && rp_vector_ok(args.out) &&
              ((uintptr_t)args.weight & 15u) == 0;
-    if (args.codes.data)
-        return args.group_count == 1 ? start_codes<SOURCE>(args, vector, stream)
+    if (args.quantized.data)
+        return args.group_count == 1 ? start_quantized<SOURCE>(args, vector, stream)
                                      : cudaErrorInvalidValue;
     return vector ? start<SOURCE, true>(args, stream) : start<SOURCE, false>(args, stream);
 }
@@ -491,7 +494,7 @@ int rp_norm_cuda_run(const void *args_void, cudaStream_t stream) {
     args.group_count = from->cols / from->group;
     args.eps = from->eps;
     args.weight_offset = from->weight_offset;
-    args.codes = from->codes;
+    args.quantized = from->quantized;
     return from->gather ? start<SOURCE_GATHER>(args, true, stream)
                         : start<SOURCE_VALUES>(args, true, stream);
 }
@@ -510,7 +513,7 @@ int rp_add_norm_cuda_run(const void *args_void, cudaStream_t stream) {
     args.eps = from->eps;
     args.weight_offset = from->weight_offset;
     args.early = from->behind_product;
-    args.codes = from->codes;
+    args.quantized = from->quantized;
     if (from->gather)
         return start<SOURCE_GATHER_PARTIALS>(args, rp_vector_ok(from->partials), stream);
     if (from->partials.count)

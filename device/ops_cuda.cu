@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args)
 }
 
 /* Rows of quantized values, one at a time: q * scale, rounded, then the model's factor. */
-static __global__ void __launch_bounds__(BLOCK) embed_codes_kernel(rp_embed_cuda args) {
+static __global__ void __launch_bounds__(BLOCK) embed_quantized_kernel(rp_embed_cuda args) {
     rp_stamp stamp(args.rows.stamp);
     uint32_t row = blockIdx.y, col = first_column();
     stamp.begin();
@@ -74,8 +74,8 @@ int rp_embed_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_embed_cuda *args = (const rp_embed_cuda *)args_void;
     dim3 grid = grid_of(args->hidden, args->rows.max_rows);
     if (rp_dtype_bytes(args->dtype) == 1)
-        return rp_cuda_start(embed_codes_kernel, grid, BLOCK, 0, stream, !args->rows.plain_edges,
-                             *args);
+        return rp_cuda_start(embed_quantized_kernel, grid, BLOCK, 0, stream,
+                             !args->rows.plain_edges, *args);
     bool vector = rp_vector_ok(args->table, args->dtype, args->hidden) && rp_vector_ok(args->out);
     return START(embed_kernel, vector, grid, BLOCK, stream, *args);
 }
@@ -199,7 +199,7 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* Vector loads and no partials. */
 static __global__ void __launch_bounds__(ROW_THREADS)
-    activation_codes_kernel(rp_activation_cuda args) {
+    activation_quantize_kernel(rp_activation_cuda args) {
     __shared__ uint32_t shared[32];
     uint32_t row = blockIdx.x, first = 4 * threadIdx.x, step = 4 * blockDim.x, cols = args.cols;
     uint2 packed[ROW_QUADS];
@@ -221,13 +221,14 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         packed[i] = rp_pack_bf16(out);
         most = rp_largest(rp_largest(most, packed[i].x), packed[i].y);
     }
-    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), args.codes.dtype);
+    rp_quantized_row quantized =
+        rp_quantized_row_of(rp_block_largest(shared, most), args.quantized.dtype);
 #pragma unroll
     for (uint32_t i = 0; i < ROW_QUADS; i++)
         if (first + step * i < cols)
-            rp_store_codes(args.codes, row, first + step * i, cols, packed[i], codes);
+            rp_store_quantized(args.quantized, row, first + step * i, cols, packed[i], quantized);
     if (threadIdx.x == 0)
-        args.codes.scales[row] = codes.scale;
+        args.quantized.scales[row] = quantized.scale;
 }
 
 /* Columns [col, col + 4) of any row, computed as often as they are requested; zeros past its
@@ -248,7 +249,7 @@ static __device__ __forceinline__ float4 activation_again(const rp_activation_cu
 
 /* Anything else: the values are computed twice. */
 static __global__ void __launch_bounds__(ROW_THREADS)
-    activation_codes_long_kernel(rp_activation_cuda args) {
+    activation_quantize_long_kernel(rp_activation_cuda args) {
     __shared__ uint32_t shared[32];
     uint32_t row = blockIdx.x, most = 0;
     rp_stamp stamp(args.rows.stamp);
@@ -260,26 +261,28 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         uint2 packed = rp_pack_bf16(activation_again(args, row, col));
         most = rp_largest(rp_largest(most, packed.x), packed.y);
     }
-    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), args.codes.dtype);
+    rp_quantized_row quantized =
+        rp_quantized_row_of(rp_block_largest(shared, most), args.quantized.dtype);
     for (uint32_t col = 4 * threadIdx.x; col < args.cols; col += 4 * blockDim.x) {
         float4 out = activation_again(args, row, col);
-        rp_store_codes(args.codes, row, col, args.cols, rp_pack_bf16(out), codes);
+        rp_store_quantized(args.quantized, row, col, args.cols, rp_pack_bf16(out), quantized);
         if (args.out.data)
             rp_store4<false>(args.out, row, col, args.cols, out);
     }
     if (threadIdx.x == 0)
-        args.codes.scales[row] = codes.scale;
+        args.quantized.scales[row] = quantized.scale;
 }
 
-static int start_activation_codes(const rp_activation_cuda &args, bool vector,
-                                  cudaStream_t stream) {
+static int start_activation_quantized(const rp_activation_cuda &args, bool vector,
+                                      cudaStream_t stream) {
     uint32_t quads = (args.cols + 3) / 4;
     uint32_t each = args.rows.max_rows > ROW_MANY ? ROW_QUADS - 1 : 1;
     uint32_t threads = (uint32_t)RP_ALIGN_UP(RP_MAX(1u, (quads + each - 1) / each), 32u);
     dim3 grid(args.rows.max_rows), block(RP_MIN(threads, (uint32_t)ROW_THREADS));
     bool fits = quads <= ROW_QUADS * ROW_THREADS;
-    return rp_cuda_start(vector && fits && args.partials.count == 0 ? activation_codes_kernel
-                                                                    : activation_codes_long_kernel,
+    return rp_cuda_start(vector && fits && args.partials.count == 0
+                             ? activation_quantize_kernel
+                             : activation_quantize_long_kernel,
                          grid, block, 0, stream, !args.rows.plain_edges, args);
 }
 
@@ -287,8 +290,8 @@ int rp_activation_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_activation_cuda *args = (const rp_activation_cuda *)args_void;
     dim3 grid = grid_of(args->cols, args->rows.max_rows);
     bool vector = args->cols % 4 == 0 && rp_vector_ok(args->out);
-    if (args->codes.data)
-        return start_activation_codes(*args, vector && rp_vector_ok(args->in), stream);
+    if (args->quantized.data)
+        return start_activation_quantized(*args, vector && rp_vector_ok(args->in), stream);
     if (args->partials.count)
         return START(activation_partials_kernel, vector && rp_vector_ok(args->partials), grid,
                      BLOCK, stream, *args);

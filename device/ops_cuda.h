@@ -35,7 +35,7 @@ int rp_embed_cuda_run(const void *args, struct CUstream_st *stream);
 /* Rows as 8-bit quantized values with a scale each, made of their bf16 values as rp_quantize_row
  * does it (device/quantize_row.h): the same bits. data NULL: not wanted. Columns after the row's
  * are not written. */
-struct rp_cuda_codes {
+struct rp_cuda_quantized {
     void *data;          /* (max_rows, stride), 16-byte aligned */
     float *scales;       /* (max_rows) */
     uint32_t stride;     /* a multiple of 16 */
@@ -47,7 +47,7 @@ struct rp_quantize_cuda {
     struct rp_cuda_rows rows;
     struct rp_values in;
     uint32_t cols;
-    struct rp_cuda_codes codes;
+    struct rp_cuda_quantized quantized;
     bool behind_product; /* the step's counts may be read before the wait (quant/matmul_cuda.h) */
 };
 int rp_quantize_cuda_run(const void *args, struct CUstream_st *stream);
@@ -62,7 +62,7 @@ struct rp_norm_cuda {
     float eps, weight_offset;
     bool gather;
     /* of out, of whole rows (group: all cols); out.data may be NULL then */
-    struct rp_cuda_codes codes;
+    struct rp_cuda_quantized quantized;
 };
 int rp_norm_cuda_run(const void *args, struct CUstream_st *stream);
 
@@ -87,7 +87,7 @@ struct rp_add_norm_cuda {
      * the residual and the step's counts (quant/matmul_cuda.h). */
     bool behind_product;
     bool gather;
-    struct rp_cuda_codes codes; /* of out, whose data may be NULL then */
+    struct rp_cuda_quantized quantized; /* of out, whose data may be NULL then */
 };
 int rp_add_norm_cuda_run(const void *args, struct CUstream_st *stream);
 
@@ -106,7 +106,7 @@ struct rp_activation_cuda {
     struct rp_cuda_partials partials;
     uint32_t cols;
     enum rp_activation fn;
-    struct rp_cuda_codes codes; /* of out, whose data may be NULL then */
+    struct rp_cuda_quantized quantized; /* of out, whose data may be NULL then */
 };
 int rp_activation_cuda_run(const void *args, struct CUstream_st *stream);
 

@@ -22,7 +22,7 @@ struct quantize_args {
     rp_cuda_rows rows;
     rp_values in;
     uint32_t cols;
-    rp_cuda_codes codes;
+    rp_cuda_quantized quantized;
     bool wide;  /* rows start at a multiple of 16 bytes */
     bool early; /* the live count is complete before the wait */
 };
@@ -53,14 +53,14 @@ static __device__ __forceinline__ uint32_t largest_of(uint32_t most, const uint4
 
 static __device__ __forceinline__ void store_piece(const quantize_args &args, size_t row,
                                                    uint32_t col, const uint4 &piece,
-                                                   const rp_row_codes &of) {
-    const rp_cuda_codes &codes = args.codes;
+                                                   const rp_quantized_row &of) {
+    const rp_cuda_quantized &quantized = args.quantized;
     if (col + EACH > args.cols) {
-        rp_store_codes(codes, row, col, args.cols, make_uint2(piece.x, piece.y), of);
-        rp_store_codes(codes, row, col + 4, args.cols, make_uint2(piece.z, piece.w), of);
+        rp_store_quantized(quantized, row, col, args.cols, make_uint2(piece.x, piece.y), of);
+        rp_store_quantized(quantized, row, col + 4, args.cols, make_uint2(piece.z, piece.w), of);
         return;
     }
-    *(uint2 *)((unsigned char *)codes.data + row * codes.stride + col) =
+    *(uint2 *)((unsigned char *)quantized.data + row * quantized.stride + col) =
         make_uint2(rp_codes4(of, piece.x, piece.y), rp_codes4(of, piece.z, piece.w));
 }
 
@@ -88,18 +88,19 @@ static __global__ void __launch_bounds__(THREADS_MAX) quantize_kernel(quantize_a
             if (first + step * i < args.cols)
                 most = largest_of(most, kept[i]);
     }
-    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), args.codes.dtype);
+    rp_quantized_row quantized =
+        rp_quantized_row_of(rp_block_largest(shared, most), args.quantized.dtype);
     if (LONG) {
         for (uint32_t col = first; col < args.cols; col += step)
-            store_piece(args, row, col, load_piece(args, row, col), codes);
+            store_piece(args, row, col, load_piece(args, row, col), quantized);
     } else {
 #pragma unroll
         for (uint32_t i = 0; i < KEPT; i++)
             if (first + step * i < args.cols)
-                store_piece(args, row, first + step * i, kept[i], codes);
+                store_piece(args, row, first + step * i, kept[i], quantized);
     }
     if (threadIdx.x == 0)
-        args.codes.scales[row] = codes.scale;
+        args.quantized.scales[row] = quantized.scale;
 }
 
 /* Where the live count comes after the wait, so do the loads of dead rows: their memory is there,
@@ -131,17 +132,18 @@ static __global__ void __launch_bounds__(PACKED_THREADS_MOST) quantize_packed(qu
 #pragma unroll
     for (uint32_t i = 0; i < PIECES; i++)
         most = largest_of(most, kept[i]);
-    rp_row_codes codes = rp_row_codes_of(rp_block_largest(shared, most), DTYPE);
+    rp_quantized_row quantized = rp_quantized_row_of(rp_block_largest(shared, most), DTYPE);
     if (row >= live)
         return;
-    unsigned char *to = (unsigned char *)args.codes.data + row * args.codes.stride;
+    unsigned char *to = (unsigned char *)args.quantized.data + row * args.quantized.stride;
 #pragma unroll
     for (uint32_t i = 0; i < PIECES; i++)
         if (first + step * i < args.cols)
-            *(uint2 *)(to + first + step * i) = make_uint2(rp_codes4(codes, kept[i].x, kept[i].y),
-                                                           rp_codes4(codes, kept[i].z, kept[i].w));
+            *(uint2 *)(to + first + step * i) =
+                make_uint2(rp_codes4(quantized, kept[i].x, kept[i].y),
+                           rp_codes4(quantized, kept[i].z, kept[i].w));
     if (threadIdx.x == 0)
-        args.codes.scales[row] = codes.scale;
+        args.quantized.scales[row] = quantized.scale;
 }
 
 typedef void (*packed_kernel)(quantize_args);
@@ -167,15 +169,15 @@ static packed_kernel packed_kernel_for(uint32_t pieces, rp_dtype dtype, uint32_t
 int rp_quantize_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_quantize_cuda *from = (const rp_quantize_cuda *)args_void;
     size_t element = rp_dtype_bytes(from->in.dtype);
-    quantize_args args = {from->rows,  from->in, from->cols,
-                          from->codes, false,    from->behind_product};
+    quantize_args args = {from->rows,      from->in, from->cols,
+                          from->quantized, false,    from->behind_product};
     if (args.rows.max_rows == 0)
         return cudaSuccess;
     args.wide = (uintptr_t)args.in.data % 16 == 0 && args.in.stride * element % 16 == 0;
     uint32_t pieces = RP_CEIL_DIV(args.cols, (uint32_t)EACH);
     if (args.wide && args.in.dtype == RP_DTYPE_BF16 && args.cols % EACH == 0) {
         uint32_t threads;
-        packed_kernel kernel = packed_kernel_for(pieces, args.codes.dtype, &threads);
+        packed_kernel kernel = packed_kernel_for(pieces, args.quantized.dtype, &threads);
         if (kernel)
             return rp_cuda_start(kernel, dim3(args.rows.max_rows), dim3(threads), 0, stream,
                                  !args.rows.plain_edges, args);

@@ -46,8 +46,8 @@ __device__ __forceinline__ uint32_t rp_block_largest(uint32_t (&shared)[32], uin
 }
 
 /* Scale of a row from its largest magnitude, given as bf16 bits. */
-__device__ __forceinline__ rp_row_codes rp_row_codes_of(uint32_t largest, rp_dtype dtype) {
-    return rp_row_codes(largest << 16, dtype);
+__device__ __forceinline__ rp_quantized_row rp_quantized_row_of(uint32_t largest, rp_dtype dtype) {
+    return rp_quantized_row(largest << 16, dtype);
 }
 
 /* Value of an E4M3 byte; NaN is not handled. */
@@ -57,17 +57,18 @@ __device__ __forceinline__ float rp_fp8_value(uint32_t code) {
 }
 
 /* Four quantized values of four packed values. */
-__device__ __forceinline__ uint32_t rp_codes4(const rp_row_codes &codes, uint32_t low,
+__device__ __forceinline__ uint32_t rp_codes4(const rp_quantized_row &quantized, uint32_t low,
                                               uint32_t high) {
-    return codes.four(make_float4(__uint_as_float(low << 16), __uint_as_float(low & 0xFFFF0000u),
-                                  __uint_as_float(high << 16),
-                                  __uint_as_float(high & 0xFFFF0000u)));
+    return quantized.four(
+        make_float4(__uint_as_float(low << 16), __uint_as_float(low & 0xFFFF0000u),
+                    __uint_as_float(high << 16), __uint_as_float(high & 0xFFFF0000u)));
 }
 
 /* Four columns from `col`, a multiple of 4; those at or past `end` are not touched. */
-__device__ __forceinline__ void rp_store_codes(const rp_cuda_codes &codes, size_t row, uint32_t col,
-                                               uint32_t end, uint2 packed, const rp_row_codes &of) {
-    unsigned char *to = (unsigned char *)codes.data + row * codes.stride + col;
+__device__ __forceinline__ void rp_store_quantized(const rp_cuda_quantized &quantized, size_t row,
+                                                   uint32_t col, uint32_t end, uint2 packed,
+                                                   const rp_quantized_row &of) {
+    unsigned char *to = (unsigned char *)quantized.data + row * quantized.stride + col;
     uint32_t word = rp_codes4(of, packed.x, packed.y);
     if (col + 4 <= end) {
         *(uint32_t *)to = word;

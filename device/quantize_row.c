@@ -40,25 +40,25 @@ static inline int8_t round_int8(float value) {
 }
 
 static void encode(const void *from, enum rp_dtype from_dtype, size_t cols, float inverse,
-                   enum rp_dtype dtype, void *codes) {
+                   enum rp_dtype dtype, void *quantized) {
     if (dtype == RP_DTYPE_INT8)
         for (size_t i = 0; i < cols; i++)
-            ((int8_t *)codes)[i] = round_int8(value_at(from, from_dtype, i) * inverse);
+            ((int8_t *)quantized)[i] = round_int8(value_at(from, from_dtype, i) * inverse);
     else
         for (size_t i = 0; i < cols; i++)
-            ((uint8_t *)codes)[i] = rp_f32_to_fp8(value_at(from, from_dtype, i) * inverse);
+            ((uint8_t *)quantized)[i] = rp_f32_to_fp8(value_at(from, from_dtype, i) * inverse);
 }
 
 float rp_quantize_row(const void *from, enum rp_dtype from_dtype, size_t cols, enum rp_dtype dtype,
-                      void *codes) {
+                      void *quantized) {
     RP_ASSERT(from_dtype == RP_DTYPE_F32 || from_dtype == RP_DTYPE_BF16);
     RP_ASSERT(dtype == RP_DTYPE_INT8 || dtype == RP_DTYPE_FP8_E4M3);
     float most = largest(from, from_dtype, cols);
     float limit = dtype == RP_DTYPE_INT8 ? 127.0f : RP_FP8_MAX;
     if (!(most >= SMALLEST_ROW) || !isfinite(most)) {
-        memset(codes, 0, cols);
+        memset(quantized, 0, cols);
         return isfinite(most) ? 1.0f : NAN;
     }
-    encode(from, from_dtype, cols, limit / most, dtype, codes);
+    encode(from, from_dtype, cols, limit / most, dtype, quantized);
     return most / limit;
 }

@@ -1,11 +1,11 @@
 /* quantize_row.cuh - rp_quantize_row on a GPU: the same quantized values and the same scale, bit
  * for bit (quantize_row.h).
  *
- * Whoever holds a row finds its largest magnitude as bits, by integer maxima in any order, and then
- * makes each quantized value by itself:
+ * A kernel reduces the row's largest magnitude as bits, by integer maxima in any order, and then
+ * quantizes each value independently:
  *
  *   most = max over the row of rp_magnitude_bits(x)
- *   rp_row_codes row(most, dtype)      row.scale is the row's; row.quantized value(x) the quantized value of one value, row.four(x) of four */
+ *   rp_quantized_row row(most, dtype)    row.scale; row.quantize(x): one value; row.four(x): four */
 #ifndef RP_DEVICE_QUANTIZE_ROW_CUH
 #define RP_DEVICE_QUANTIZE_ROW_CUH
 
@@ -25,7 +25,7 @@ __device__ __forceinline__ uint32_t rp_warp_max_bits(uint32_t bits) {
 
 /* Two E4M3 values, the first below: nearest, ties to even, saturating; for finite values
  * rp_f32_to_fp8 (base/fp8.h). */
-__device__ __forceinline__ uint32_t rp_fp8_codes(float low, float high) {
+__device__ __forceinline__ uint32_t rp_fp8_quantize(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint16_t pair;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t rp_fp8_codes(float low, float high) {
 }
 /* Four INT8 values of magnitudes up to 127, the first below: adding 1.5 * 2^23 leaves no room for a
  * fraction. */
-__device__ __forceinline__ uint32_t rp_int8_codes(float a, float b, float c, float d) {
+__device__ __forceinline__ uint32_t rp_int8_quantize(float a, float b, float c, float d) {
     const uint32_t low = __byte_perm(__float_as_uint(__fadd_rn(a, 12582912.0f)),
                                      __float_as_uint(__fadd_rn(b, 12582912.0f)), 0x0040);
     const uint32_t high = __byte_perm(__float_as_uint(__fadd_rn(c, 12582912.0f)),
@@ -56,18 +56,18 @@ __device__ __forceinline__ uint32_t rp_int8_codes(float a, float b, float c, flo
 }
 
 /* Scale of one row. */
-struct rp_row_codes {
+struct rp_quantized_row {
     float scale, inverse; /* inverse 0: all quantized values are 0 */
     bool is_int8;
 
     /* most: of the row's magnitudes, as bits. */
-    __device__ __forceinline__ rp_row_codes(uint32_t most, rp_dtype dtype)
+    __device__ __forceinline__ rp_quantized_row(uint32_t most, rp_dtype dtype)
         : is_int8(dtype == RP_DTYPE_INT8) {
         const float largest = __uint_as_float(most), limit = is_int8 ? 127.0f : 448.0f;
         const bool is_finite = most < 0x7F800000u;
-        const bool is_coded = is_finite && most >= 0x0D800000u; /* 2^-100 */
-        inverse = is_coded ? __fdiv_rn(limit, largest) : 0.0f;
-        scale = is_coded    ? __fdiv_rn(largest, limit)
+        const bool is_scaled = is_finite && most >= 0x0D800000u; /* 2^-100 */
+        inverse = is_scaled ? __fdiv_rn(limit, largest) : 0.0f;
+        scale = is_scaled   ? __fdiv_rn(largest, limit)
                 : is_finite ? 1.0f
                             : __uint_as_float(0x7FC00000u);
     }
@@ -75,11 +75,12 @@ struct rp_row_codes {
     __device__ __forceinline__ uint32_t four(float4 x) const {
         x = make_float4(__fmul_rn(x.x, inverse), __fmul_rn(x.y, inverse), __fmul_rn(x.z, inverse),
                         __fmul_rn(x.w, inverse));
-        const uint32_t codes = is_int8 ? rp_int8_codes(x.x, x.y, x.z, x.w)
-                                       : rp_fp8_codes(x.x, x.y) | rp_fp8_codes(x.z, x.w) << 16;
-        return inverse == 0.0f ? 0 : codes;
+        const uint32_t quantized = is_int8 ? rp_int8_quantize(x.x, x.y, x.z, x.w)
+                                           : rp_fp8_quantize(x.x, x.y) | rp_fp8_quantize(x.z, x.w)
+                                                                             << 16;
+        return inverse == 0.0f ? 0 : quantized;
     }
-    __device__ __forceinline__ uint32_t code(float x) const {
+    __device__ __forceinline__ uint32_t quantize(float x) const {
         return four(make_float4(x, 0.0f, 0.0f, 0.0f)) & 0xFFu;
     }
 };

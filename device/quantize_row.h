@@ -17,12 +17,12 @@
  * FP8_E4M3. A row with a NaN or an infinity has scale NaN and quantized values of zero, so that
  * what is computed with it is NaN. */
 float rp_quantize_row(const void *from, enum rp_dtype from_dtype, size_t cols, enum rp_dtype dtype,
-                      void *codes);
+                      void *quantized);
 
-/* Code i, without its scale. */
-static inline float rp_code_to_f32(const void *codes, enum rp_dtype dtype, size_t i) {
-    return dtype == RP_DTYPE_INT8 ? (float)((const int8_t *)codes)[i]
-                                  : rp_fp8_to_f32(((const uint8_t *)codes)[i]);
+/* Quantized value i as f32, without its scale. */
+static inline float rp_quantized_to_f32(const void *quantized, enum rp_dtype dtype, size_t i) {
+    return dtype == RP_DTYPE_INT8 ? (float)((const int8_t *)quantized)[i]
+                                  : rp_fp8_to_f32(((const uint8_t *)quantized)[i]);
 }
 
 #endif

@@ -204,7 +204,7 @@ static int write_shard(struct rp_quant_writer *w, uint32_t shard) {
             if (tensor->shard != shard || (scales && !w->quantized[i]))
                 continue;
             status = w->quantized[i]
-                         ? (scales ? rp_quant_write_scales : rp_quant_write_codes)(w, tensor, out)
+                         ? (scales ? rp_quant_write_scales : rp_quant_write_values)(w, tensor, out)
                      : rp_quant_is_folded(w, tensor) ? rp_quant_write_vector(w, tensor, out)
                                                      : copy_tensor(w, tensor, out);
         }

@@ -54,7 +54,7 @@ int rp_quant_write_vector(struct rp_quant_writer *w, const struct rp_safetensor 
 /* Scales precede quantized values in the file, so all scales of a shard are computed first and the
  * quantized values in a second pass. */
 int rp_quant_write_scales(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
-int rp_quant_write_codes(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
+int rp_quant_write_values(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
 void rp_quant_drop_factors(struct rp_quant_writer *w);
 
 #endif

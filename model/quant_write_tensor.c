@@ -80,7 +80,7 @@ struct rounding {
     size_t rows, cols;
     enum rp_dtype dtype;
     float *full, *scales;
-    unsigned char *codes;
+    unsigned char *quantized;
     double *sums; /* (rows) of outputs */
 };
 
@@ -96,16 +96,16 @@ static int open_rounding(struct rp_quant_writer *w, const struct rp_safetensor *
     r->full = rp_alloc(r->rows * r->cols * sizeof *r->full);
     r->scales = rp_alloc(r->rows * sizeof *r->scales);
     r->sums = rp_alloc(r->rows * sizeof *r->sums);
-    r->codes = rp_alloc(r->rows * r->cols);
-    if (!r->full || !r->scales || !r->sums || !r->codes)
+    r->quantized = rp_alloc(r->rows * r->cols);
+    if (!r->full || !r->scales || !r->sums || !r->quantized)
         return rp_quant_write_no_memory(w);
     int status = read_f32(w, tensor, r->full);
     if (status != RP_OK)
         return status;
     if (rp_quant_is_folded(w, tensor))
         fold(&w->foldings[tensor - w->files.tensors], r->rows, r->cols, r->full);
-    if (!rp_quantize_weights_searched(r->full, RP_DTYPE_F32, r->rows, r->cols, r->dtype, r->codes,
-                                      r->scales, NULL, &bad))
+    if (!rp_quantize_weights_searched(r->full, RP_DTYPE_F32, r->rows, r->cols, r->dtype,
+                                      r->quantized, r->scales, NULL, &bad))
         return rp_error_set(w->err, RP_STATUS_FORMAT,
                             "tensor %s: row %zu holds what is no number, or infinite", tensor->name,
                             bad);
@@ -116,7 +116,7 @@ static void close_rounding(struct rounding *r) {
     rp_free(r->full);
     rp_free(r->scales);
     rp_free(r->sums);
-    rp_free(r->codes);
+    rp_free(r->quantized);
 }
 
 void rp_quant_drop_factors(struct rp_quant_writer *w) {
@@ -160,7 +160,7 @@ static int round_by_inputs(struct rounding *r, struct rp_quant_module *module) {
                                           .weights = r->full,
                                           .scales = r->scales,
                                           .dtype = r->dtype,
-                                          .codes = r->codes};
+                                          .quantized = r->quantized};
     const struct rp_gptq_factor *factor;
     struct rp_cpu_team *team = r->w->options.team;
     struct rp_quant_loss outputs = {0, 0}, nearest = {0, 0};
@@ -188,7 +188,7 @@ static int round_by_inputs(struct rounding *r, struct rp_quant_module *module) {
 static void count_losses(const struct rounding *r, struct rp_quant_module *module) {
     for (size_t row = 0; row < r->rows; row++) {
         struct rp_quant_loss loss = {0, 0};
-        rp_quant_add_loss(r->full + row * r->cols, r->cols, r->codes + row * r->cols, r->dtype,
+        rp_quant_add_loss(r->full + row * r->cols, r->cols, r->quantized + row * r->cols, r->dtype,
                           r->scales[row], &loss);
         double db = rp_quant_sqnr_db(&loss);
         if (row == 0 || db < module->worst_db) {
@@ -219,7 +219,8 @@ int rp_quant_write_scales(struct rp_quant_writer *w, const struct rp_safetensor 
     return status;
 }
 
-int rp_quant_write_codes(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out) {
+int rp_quant_write_values(struct rp_quant_writer *w, const struct rp_safetensor *tensor,
+                          FILE *out) {
     struct rounding r;
     struct rp_quant_module module = {.name = tensor->name,
                                      .rows = (uint32_t)tensor->shape[0],
@@ -230,7 +231,7 @@ int rp_quant_write_codes(struct rp_quant_writer *w, const struct rp_safetensor *
     if (status == RP_OK && w->options.inputs)
         status = round_by_inputs(&r, &module);
     if (status == RP_OK)
-        status = write_bytes(w, tensor, r.codes, r.rows * r.cols, out);
+        status = write_bytes(w, tensor, r.quantized, r.rows * r.cols, out);
     if (status == RP_OK) {
         count_losses(&r, &module);
         w->options.told(w->options.ctx, &module);

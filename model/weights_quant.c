@@ -192,14 +192,14 @@ static int load_scales(const struct rp_safetensors *files, const struct rp_model
     return status;
 }
 
-static int check_codes(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
-                       const unsigned char *codes, size_t begin, size_t count,
-                       struct rp_error *err) {
+static int check_quantized(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
+                           const unsigned char *quantized, size_t begin, size_t count,
+                           struct rp_error *err) {
     char what[64];
     if (tensor->type != RP_SAFETENSOR_F8_E4M3)
         return RP_OK;
     for (size_t i = 0; i < count; i++)
-        if ((codes[i] & 0x7Fu) == 0x7Fu) {
+        if ((quantized[i] & 0x7Fu) == 0x7Fu) {
             snprintf(what, sizeof what, "element %zu is not a number", begin + i);
             return refuse(files, tensor, RP_STATUS_FORMAT, what, err);
         }
@@ -208,20 +208,20 @@ static int check_codes(const struct rp_safetensors *files, const struct rp_safet
 
 /* Elements [begin, begin + count) of the part as products with their scales. */
 static void multiply(const struct rp_weight_part *part, enum rp_scale_kind kind,
-                     const unsigned char *codes, bool fp8, const float *scales, size_t begin,
+                     const unsigned char *quantized, bool fp8, const float *scales, size_t begin,
                      size_t count, float *out) {
     size_t cols = part->cols, across = RP_CEIL_DIV(cols, BLOCK);
     for (size_t i = 0; i < count; i++) {
         size_t row = (begin + i) / cols, col = (begin + i) % cols;
         float scale = scales[kind == RP_SCALE_BLOCK_128 ? row / BLOCK * across + col / BLOCK : row];
-        float code = fp8 ? rp_fp8_to_f32(codes[i]) : (float)(int8_t)codes[i];
+        float code = fp8 ? rp_fp8_to_f32(quantized[i]) : (float)(int8_t)quantized[i];
         out[i] = code * scale;
     }
 }
 
-static int load_codes(const struct rp_safetensors *files, const struct rp_model_config *config,
-                      const struct rp_weight_part *part, const float *scales,
-                      unsigned char *staging, size_t staging_bytes, struct rp_error *err) {
+static int load_quantized(const struct rp_safetensors *files, const struct rp_model_config *config,
+                          const struct rp_weight_part *part, const float *scales,
+                          unsigned char *staging, size_t staging_bytes, struct rp_error *err) {
     const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
     size_t place = (size_t)part->row_begin * part->cols;
     bool products = part->weight->matrix.dtype == RP_DTYPE_F32;
@@ -231,7 +231,7 @@ static int load_codes(const struct rp_safetensors *files, const struct rp_model_
             products ? staging : (unsigned char *)part->weight->matrix.data + place + begin;
         int status = rp_safetensors_read(files, tensor, begin, to, len, err);
         if (status == RP_OK)
-            status = check_codes(files, tensor, to, (size_t)begin, len, err);
+            status = check_quantized(files, tensor, to, (size_t)begin, len, err);
         if (status != RP_OK)
             return status;
         if (products)
@@ -256,7 +256,7 @@ int rp_weight_quant_load(const struct rp_safetensors *files, const struct rp_mod
     float *scales = products ? own : (float *)(uintptr_t)part->weight->matrix.scales + first;
     int status = load_scales(files, config, part, scales, err);
     if (status == RP_OK)
-        status = load_codes(files, config, part, scales, staging, staging_bytes, err);
+        status = load_quantized(files, config, part, scales, staging, staging_bytes, err);
     rp_free(own);
     return status;
 }

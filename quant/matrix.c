@@ -185,7 +185,7 @@ float rp_matrix_scale(const struct rp_matrix *matrix, size_t row, size_t col) {
     return 1.0f;
 }
 
-float rp_matrix_code(const struct rp_matrix *matrix, size_t row, size_t col) {
+float rp_matrix_quantized(const struct rp_matrix *matrix, size_t row, size_t col) {
     size_t at = row * matrix->cols + col;
     if (matrix->layout == RP_LAYOUT_PANEL_16)
         at = row / PANEL * rp_matrix_panel_bytes_8(matrix->cols) + PANEL * sizeof(int32_t) +
@@ -198,7 +198,7 @@ void rp_matrix_row_f32(const struct rp_matrix *matrix, uint32_t row, float *out)
     RP_ASSERT_CMP(row, <, matrix->rows);
     if (rp_dtype_bytes(matrix->dtype) == 1) {
         for (size_t i = 0; i < matrix->cols; i++)
-            out[i] = rp_matrix_code(matrix, row, i) * rp_matrix_scale(matrix, row, i);
+            out[i] = rp_matrix_quantized(matrix, row, i) * rp_matrix_scale(matrix, row, i);
         return;
     }
     RP_ASSERT(matrix->dtype == RP_DTYPE_F32 || matrix->dtype == RP_DTYPE_BF16);

@@ -70,7 +70,7 @@ static inline size_t rp_matrix_panel_bytes_8(uint32_t cols) {
 size_t rp_matrix_scale_count(const struct rp_matrix *matrix);
 float rp_matrix_scale(const struct rp_matrix *matrix, size_t row, size_t col);
 /* Weight (row, col) of an 8-bit matrix in any layout, before its scale. */
-float rp_matrix_code(const struct rp_matrix *matrix, size_t row, size_t col);
+float rp_matrix_quantized(const struct rp_matrix *matrix, size_t row, size_t col);
 
 /* Bytes of data in its layout, padding of panels included; 0 on overflow. */
 size_t rp_matrix_bytes(const struct rp_matrix *matrix);

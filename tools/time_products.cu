@@ -16,7 +16,7 @@
  *   segments N,N,N,N,N           for later chains: segments of qkv, o, gate_up, down, head
  *   tile GEMM TILE               for later chains: GEMM 0 to 4 as above, 9: all
  *   type TYPE                    for later commands: bf16 (default), fp8, int8, or block: fp8 with block scales
- *   codes | rows                 input of later 8-bit GEMMs: quantized values (default), or bf16 rows if the
+ *   quantized values | rows                 input of later 8-bit GEMMs: quantized values (default), or bf16 rows if the
  *                                kernel can quantize them itself
  *   pdl | plain                  programmatic dependent launch (default), or plain edges
  *   trace                        if matmul_tc_cuda.cu and matmul_rows_cuda.cu are built with -DRP_TRACE: when

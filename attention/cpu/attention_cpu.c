@@ -14,7 +14,7 @@
 static inline float kv_at(const struct rp_kv_layout *kv, const void *run, size_t i, float scale) {
     return kv->dtype == RP_DTYPE_F32    ? ((const float *)run)[i]
            : kv->dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(((const uint16_t *)run)[i])
-                                        : rp_code_to_f32(run, kv->dtype, i) * scale;
+                                        : rp_quantized_to_f32(run, kv->dtype, i) * scale;
 }
 
 static inline float kv_scale(const struct rp_kv_layout *kv, const unsigned char *run,

@@ -257,11 +257,11 @@ INLINE float V(sum)(VECTOR x) { return _mm512_reduce_add_ps(x); }
 INLINE float V(largest)(VECTOR x) { return _mm512_reduce_max_ps(x); }
 
 /* Lanes of 128 bits: { sum of a's four, of b's, of c's, of d's }, each ((0 + 2) + (1 + 3)). */
-INLINE VECTOR V(load_int8)(const unsigned char *codes) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)codes)));
+INLINE VECTOR V(load_int8)(const unsigned char *quantized) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)quantized)));
 }
-INLINE VECTOR V(load_fp8)(const unsigned char *codes) {
-    __m512i wide = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)codes));
+INLINE VECTOR V(load_fp8)(const unsigned char *quantized) {
+    __m512i wide = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)quantized));
     __m512i bits = _mm512_and_si512(_mm512_slli_epi32(wide, 20), _mm512_set1_epi32(FP8_BITS));
     return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(FP8_UNIT));
 }
@@ -355,11 +355,11 @@ INLINE VECTOR V(load_kv_part)(const void *run, uint32_t at, const bool half, uin
     memcpy(part, (const uint16_t *)run + at, count * sizeof *part);
     return V(widen)(_mm_loadu_si128((const void *)part));
 }
-INLINE VECTOR V(load_int8)(const unsigned char *codes) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)codes)));
+INLINE VECTOR V(load_int8)(const unsigned char *quantized) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)quantized)));
 }
-INLINE VECTOR V(load_fp8)(const unsigned char *codes) {
-    __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)codes));
+INLINE VECTOR V(load_fp8)(const unsigned char *quantized) {
+    __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)quantized));
     __m256i bits = _mm256_and_si256(_mm256_slli_epi32(wide, 20), _mm256_set1_epi32(FP8_BITS));
     return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(FP8_UNIT));
 }

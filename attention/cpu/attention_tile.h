@@ -85,18 +85,18 @@ INLINE void V(score_wide)(const struct state *states, const uint32_t rows, uint3
 
 /* 8-bit quantized values of one token and head as f32: q * scale, as the scalar reference reads
  * them. */
-TARGET static void V(decode)(const unsigned char *codes, float scale, enum rp_dtype dtype,
+TARGET static void V(decode)(const unsigned char *quantized, float scale, enum rp_dtype dtype,
                              uint32_t count, float *to) {
     const VECTOR by = V(set1)(scale);
     uint32_t d = 0;
     if (dtype == RP_DTYPE_INT8)
         for (; d + LANES <= count; d += LANES)
-            V(store)(to + d, V(mul)(V(load_int8)(codes + d), by));
+            V(store)(to + d, V(mul)(V(load_int8)(quantized + d), by));
     else
         for (; d + LANES <= count; d += LANES)
-            V(store)(to + d, V(mul)(V(load_fp8)(codes + d), by));
+            V(store)(to + d, V(mul)(V(load_fp8)(quantized + d), by));
     for (; d < count; d++)
-        to[d] = rp_code_to_f32(codes, dtype, d) * scale;
+        to[d] = rp_quantized_to_f32(quantized, dtype, d) * scale;
 }
 
 /* Converts the keys in `seen` of a block at position `at` to f32; the others get the address of an

@@ -184,12 +184,12 @@ __device__ __forceinline__ void add_scores(float (&even)[TILES][NT][4], float (&
         for (int i = 0; i < D / 32; i++)
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
-                uint32_t codes[4], a[4];
-                load_matrices(codes, keys + t * TILE * ROW_BYTES + i * 32);
+                uint32_t quantized[4], a[4];
+                load_matrices(quantized, keys + t * TILE * ROW_BYTES + i * 32);
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    quantized_to_f16<Page, false>(codes[half * 2], a[0], a[2]);
-                    quantized_to_f16<Page, false>(codes[half * 2 + 1], a[1], a[3]);
+                    quantized_to_f16<Page, false>(quantized[half * 2], a[0], a[2]);
+                    quantized_to_f16<Page, false>(quantized[half * 2 + 1], a[1], a[3]);
 #pragma unroll
                     for (int n = 0; n < NT; n++)
                         multiply<Page>(even[t][n], a, q[n][i * 2 + half][0], q[n][i * 2 + half][1]);
@@ -227,12 +227,12 @@ __device__ __forceinline__ void add_values(sums<D, NT> &s, uint32_t values,
         for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int i = 0; i < D / 32; i++) {
-                uint32_t codes[4], a[4];
-                load_matrices_transposed(codes, values + t * TILE * ROW_BYTES + i * 32);
+                uint32_t quantized[4], a[4];
+                load_matrices_transposed(quantized, values + t * TILE * ROW_BYTES + i * 32);
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    quantized_to_f16<Page, true>(codes[half], a[0], a[1]);
-                    quantized_to_f16<Page, true>(codes[half + 2], a[2], a[3]);
+                    quantized_to_f16<Page, true>(quantized[half], a[0], a[1]);
+                    quantized_to_f16<Page, true>(quantized[half + 2], a[2], a[3]);
 #pragma unroll
                     for (int n = 0; n < NT; n++)
                         multiply<Page>(s.out[n][i * 2 + half], a, weights[t][n][0],

@@ -8,15 +8,15 @@
 #include "attention/generic/attention_generic_kernel.cuh"
 #include "attention/program/attention_program_cuda.h"
 
-template <bool Capped, bool Codes>
+template <bool Capped, bool Quantized>
 static __global__ void __launch_bounds__(RP_GENERIC_THREADS)
     generic_kernel(const __grid_constant__ rp_attention_cuda_args call) {
-    generic<plain_mask<Capped>, Codes>(call);
+    generic<plain_mask<Capped>, Quantized>(call);
 }
 
-template <bool Codes> static const void *kernel_of(const rp_attention_cuda_args *call) {
-    return call->args.soft_cap > 0 ? (const void *)generic_kernel<true, Codes>
-                                   : (const void *)generic_kernel<false, Codes>;
+template <bool Quantized> static const void *kernel_of(const rp_attention_cuda_args *call) {
+    return call->args.soft_cap > 0 ? (const void *)generic_kernel<true, Quantized>
+                                   : (const void *)generic_kernel<false, Quantized>;
 }
 
 int rp_attention_generic_cuda_run(const void *args_void, cudaStream_t stream) {

@@ -85,17 +85,19 @@ template <typename Code> struct wide_quantized {
     static __device__ __forceinline__ void load(float *x, const Code *from) {
         union {
             uint4 raw;
-            Code codes[16];
+            Code quantized[16];
         } both;
         both.raw = *(const uint4 *)from;
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            x[i] = both.codes[i];
+            x[i] = both.quantized[i];
     }
 };
 template <> struct wide<int8_code> : wide_quantized<int8_code> {};
 template <> struct wide<fp8_code> : wide_quantized<fp8_code> {};
-template <typename Element> struct is_code { static constexpr bool value = sizeof(Element) == 1; };
+template <typename Element> struct is_quantized {
+    static constexpr bool value = sizeof(Element) == 1;
+};
 
 /* q.k summed in rising column order however the columns are loaded; for quantized pages without the
  * scale. */
@@ -166,7 +168,7 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
             const uint32_t in_page = key & (kv.page_tokens - 1);
             k = (const Element *)run + (size_t)in_page * dim;
             float product = dot<Element>(q, k, dim);
-            if constexpr (is_code<Element>::value) {
+            if constexpr (is_quantized<Element>::value) {
                 const float *scale = (const float *)(run + kv.scales_at) + in_page;
                 product *= *scale;
                 value_scale = *(const float *)((const unsigned char *)scale + kv.plane_stride);
@@ -183,7 +185,7 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
 #pragma unroll
         for (int j = 0; j < WORDS; j++)
             state.out[j] *= scale;
-        if constexpr (is_code<Element>::value)
+        if constexpr (is_quantized<Element>::value)
             weight *= value_scale;
         uint32_t seen = __ballot_sync(0xFFFFFFFFu, is_seen);
         for (; seen != 0; seen &= seen - 1) { /* V only of keys that are seen */
@@ -202,7 +204,7 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
 }
 
 /* Quantized values: 8-bit pages, else of f32 or bf16. */
-template <typename Mask, bool Codes>
+template <typename Mask, bool Quantized>
 static __device__ __forceinline__ void generic(const rp_attention_cuda_args &call) {
     rp_stamp stamp(call.stamp);
     __shared__ __align__(16) float q[HEAD_DIM_MAX];
@@ -222,9 +224,9 @@ static __device__ __forceinline__ void generic(const rp_attention_cuda_args &cal
     generic_state state = {};
     state.max = -INFINITY;
     uint32_t kv_head = head / (args.heads / args.kv_heads);
-    if (Codes && args.kv.dtype == RP_DTYPE_INT8)
+    if (Quantized && args.kv.dtype == RP_DTYPE_INT8)
         attend<int8_code, Mask>(state, args, row, q, kv_head);
-    else if (Codes)
+    else if (Quantized)
         attend<fp8_code, Mask>(state, args, row, q, kv_head);
     else if (args.kv.dtype == RP_DTYPE_F32)
         attend<float, Mask>(state, args, row, q, kv_head);

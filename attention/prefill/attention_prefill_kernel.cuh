@@ -297,14 +297,14 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared);
     uint32_t k = q + shape<D>::q_bytes, v = k + (is_quantized ? 1 : 2) * shape<D>::block_bytes;
     unsigned char *const tiles = shared + shape<D>::q_bytes; /* of quantized values: K and V */
-    unsigned char *const codes = tiles + 2 * shape<D>::block_bytes;
+    unsigned char *const quantized = tiles + 2 * shape<D>::block_bytes;
     float *const scales =
-        (float *)(codes + shape<D, Page>::quantized_bytes + shape<D, Page>::scale_bytes);
+        (float *)(quantized + shape<D, Page>::quantized_bytes + shape<D, Page>::scale_bytes);
     block_walk<Mask> walk;
     walk.begin(call, tile);
     walk.find(call, tile, kv_head, group);
     if constexpr (is_quantized) {
-        load_quantized<D, Mask>((uint32_t)__cvta_generic_to_shared(codes), args, tile, kv_head,
+        load_quantized<D, Mask>((uint32_t)__cvta_generic_to_shared(quantized), args, tile, kv_head,
                                 walk.key, walk.seen);
     } else {
         load_block<D, Mask>(k, args, tile, 0, kv_head, walk.key, walk.seen);
@@ -331,10 +331,10 @@ static __device__ __forceinline__ void prefill(const rp_attention_cuda_args &cal
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads();
         if constexpr (is_quantized) {
-            convert_quantized<D, Page>(tiles, codes, scales);
+            convert_quantized<D, Page>(tiles, quantized, scales);
             __syncthreads();
             if (more)
-                load_quantized<D, Mask>((uint32_t)__cvta_generic_to_shared(codes), args, tile,
+                load_quantized<D, Mask>((uint32_t)__cvta_generic_to_shared(quantized), args, tile,
                                         kv_head, walk.key, walk.seen);
         } else if (more) {
             uint32_t to = (stage ^ 1) * shape<D>::block_bytes;

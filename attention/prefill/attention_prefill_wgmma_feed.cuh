@@ -76,7 +76,7 @@ struct wgmma_args {
 
 struct addresses { /* in shared memory */
     control *shared;
-    uint32_t q, kv[2], scales, codes;
+    uint32_t q, kv[2], scales, quantized;
 };
 
 static __device__ __forceinline__ uint32_t at(const void *shared) {

@@ -390,7 +390,7 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     places.kv[0] = places.q + shape<D>::q_stages * shape<D>::q_bytes;
     places.kv[1] = places.kv[0] + STAGES * shape<D>::block_bytes;
     places.scales = places.kv[1] + STAGES * shape<D>::block_bytes;
-    places.codes = places.scales + 2 * STAGES * team::scale_bytes;
+    places.quantized = places.scales + 2 * STAGES * team::scale_bytes;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             barrier_init(at(&places.shared->tile_full[i]), 1);
@@ -418,7 +418,7 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
         compute<D, Turns, Mask, Page>(args, places, group);
     } else if constexpr (team::is_quantized) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(team::convert_registers));
-        feed_codes<D, Mask, Page>(args, places, group);
+        feed_quantized<D, Mask, Page>(args, places, group);
     }
 #else
     (void)args;

@@ -12,8 +12,8 @@
  * Scales stay outside (attention_quantized_cuda.cuh): those of keys that no row of the tile sees
  * are zero, so that their quantized values, which may be garbage, contribute nothing. Keys that do
  * not exist are zero-filled. */
-#ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
-#define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_CODES_CUH
+#ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_QUANTIZED_CUH
+#define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_QUANTIZED_CUH
 
 #include "attention/prefill/attention_prefill_wgmma_feed.cuh"
 
@@ -85,10 +85,10 @@ template <int D, typename Mask, rp_dtype Page> struct quantized_block {
     uint32_t key;
     float scale[scales];
 
-    __device__ __forceinline__ quantized_block(const rp_attention_args &args, uint32_t codes)
+    __device__ __forceinline__ quantized_block(const rp_attention_args &args, uint32_t quantized)
         : args(args) {
         thread = threadIdx.x % CONVERTING;
-        first = place = codes + thread * 16;
+        first = place = quantized + thread * 16;
     }
     static __device__ __forceinline__ uint32_t after(uint32_t place, uint32_t first) {
         constexpr uint32_t bytes = half * CONVERTING * 16;
@@ -192,12 +192,12 @@ template <int D, typename Mask, rp_dtype Page> struct quantized_block {
 };
 
 template <int D, typename Mask, rp_dtype Page>
-static __device__ __forceinline__ void feed_codes(const wgmma_args &args, const addresses &to,
-                                                  uint32_t group) {
+static __device__ __forceinline__ void feed_quantized(const wgmma_args &args, const addresses &to,
+                                                      uint32_t group) {
     control *shared = to.shared;
     turn ring;
     block_source<D, Mask> source;
-    quantized_block<D, Mask, Page> block(args.call.args, to.codes);
+    quantized_block<D, Mask, Page> block(args.call.args, to.quantized);
     bool more = false;
     for (;;) {
         if (!more) {

@@ -64,7 +64,7 @@ enum rp_cuda_scratch_kind {
     RP_CUDA_SCRATCH_CUBLASLT,
     RP_CUDA_SCRATCH_ATTENTION,
     RP_CUDA_SCRATCH_SAMPLE,
-    RP_CUDA_SCRATCH_CODES, /* rows of 8-bit GEMMs */
+    RP_CUDA_SCRATCH_QUANTIZED, /* rows of 8-bit GEMMs */
     RP_CUDA_SCRATCH_COUNT
 };
 
@@ -189,9 +189,9 @@ int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t 
                         struct CUstream_st *stream);
 /* The bf16 values that a matrix without 8 bits would have, quantized row by row as
  * rp_quantize_weights does it. */
-int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
-                              uint32_t cols, uint64_t seed, float scale,
-                              struct CUstream_st *stream);
+int rp_cuda_fill_random_quantized(void *quantized, float *scales, enum rp_dtype dtype,
+                                  uint32_t rows, uint32_t cols, uint64_t seed, float scale,
+                                  struct CUstream_st *stream);
 int rp_cuda_start_fault(enum rp_device_fault fault, struct CUstream_st *stream);
 
 #endif

@@ -181,7 +181,7 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
         return out_of_memory(&low, "the list of launches");
     int status = describe_attention(&low);
     if (status == RP_OK)
-        status = rp_lower_codes_open(&low);
+        status = rp_lower_quantize_open(&low);
     if (status == RP_OK)
         status = lower(&low, begin, end, options->no_fusion);
     rp_fused_deinit(&low.fused);

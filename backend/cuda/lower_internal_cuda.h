@@ -26,8 +26,8 @@ struct lowering {
     /* Quantized rows of the GEMM that runs next: one buffer for all. A kernel that fills it has
      * waited for all that read it, and a GEMM reads it after its own wait (device/cuda_launch.h).
      * NULL: no GEMM needs quantized rows. */
-    unsigned char *codes;
-    float *code_scales;
+    unsigned char *quantized;
+    float *quantized_scales;
     bool explain; /* rp_lower_options */
     struct rp_error *err;
 };
@@ -127,8 +127,8 @@ int rp_lower_sample(struct lowering *low, const struct rp_fused_op *fused);
 
 /* --- lower_matmul_cuda.c */
 /* Room for the quantized rows of any GEMM, where one needs them. */
-int rp_lower_codes_open(struct lowering *low);
-struct rp_cuda_codes rp_lower_codes(const struct lowering *low, const struct rp_op *linear);
+int rp_lower_quantize_open(struct lowering *low);
+struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low, const struct rp_op *linear);
 /* Describes the GEMM of a fused operator, on quantized rows or on its rows as they are, without
  * what has to be allocated or uploaded. */
 struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,

@@ -18,9 +18,9 @@ bool rp_lower_is_w8a8(const struct rp_op *linear) {
            linear->weight->input == RP_INPUT_QUANTIZED;
 }
 
-static uint32_t codes_stride(uint32_t cols) { return (uint32_t)RP_ALIGN_UP(cols, 16u); }
+static uint32_t quantized_stride(uint32_t cols) { return (uint32_t)RP_ALIGN_UP(cols, 16u); }
 
-int rp_lower_codes_open(struct lowering *low) {
+int rp_lower_quantize_open(struct lowering *low) {
     const struct rp_step_config *step = &low->bindings->step.config;
     size_t rows = RP_MAX(step->token_capacity, step->logit_row_capacity);
     uint32_t widest = 0;
@@ -29,19 +29,20 @@ int rp_lower_codes_open(struct lowering *low) {
             widest = RP_MAX(widest, op_at(low, i)->weight->cols);
     if (widest == 0)
         return RP_OK;
-    size_t code_bytes = RP_ALIGN_UP(rows * codes_stride(widest), (size_t)256);
-    low->codes = scratch_of(low, RP_CUDA_SCRATCH_CODES, code_bytes + rows * sizeof(float));
-    if (!low->codes)
+    size_t quantized_bytes = RP_ALIGN_UP(rows * quantized_stride(widest), (size_t)256);
+    low->quantized =
+        scratch_of(low, RP_CUDA_SCRATCH_QUANTIZED, quantized_bytes + rows * sizeof(float));
+    if (!low->quantized)
         return out_of_memory(low, "quantized rows");
-    low->code_scales = (float *)(void *)(low->codes + code_bytes);
+    low->quantized_scales = (float *)(void *)(low->quantized + quantized_bytes);
     return RP_OK;
 }
 
-struct rp_cuda_codes rp_lower_codes(const struct lowering *low, const struct rp_op *linear) {
-    return (struct rp_cuda_codes){.data = low->codes,
-                                  .scales = low->code_scales,
-                                  .stride = codes_stride(linear->weight->cols),
-                                  .dtype = linear->weight->dtype};
+struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low, const struct rp_op *linear) {
+    return (struct rp_cuda_quantized){.data = low->quantized,
+                                      .scales = low->quantized_scales,
+                                      .stride = quantized_stride(linear->weight->cols),
+                                      .dtype = linear->weight->dtype};
 }
 
 static const struct rp_op *linear_of(const struct lowering *low, const struct rp_fused_op *fused) {
@@ -57,10 +58,10 @@ struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
     struct rp_matmul_cuda matmul = {.rows = rows_of(low, op),
                                     .limits = low->device->limits,
                                     .weight = op->weight,
-                                    .in = quantized ? low->codes : in.data,
+                                    .in = quantized ? low->quantized : in.data,
                                     .in_stride =
-                                        quantized ? codes_stride(op->weight->cols) : in.stride,
-                                    .in_scales = quantized ? low->code_scales : NULL,
+                                        quantized ? quantized_stride(op->weight->cols) : in.stride,
+                                    .in_scales = quantized ? low->quantized_scales : NULL,
                                     .out = values_of(low, &last->out),
                                     .gate_up = rp_feeds_activation(low->program, at),
                                     .gated = last->kind == RP_OP_ACTIVATION,
@@ -117,7 +118,7 @@ static int quantize_rows(struct lowering *low, const struct rp_fused_op *fused) 
     struct rp_quantize_cuda args = {.rows = rows_of(low, op),
                                     .in = values_of(low, &op->in[0]),
                                     .cols = op->weight->cols,
-                                    .codes = rp_lower_codes(low, op),
+                                    .quantized = rp_lower_quantize(low, op),
                                     .behind_product = fused->after_matmul};
     struct rp_fused_op alone = *fused;
     alone.op_count = 1;

@@ -15,14 +15,14 @@ int rp_lower_embed(struct lowering *low, const struct rp_fused_op *fused) {
 }
 
 /* Where the output goes as quantized rows, in place of `out`, when a GEMM reads it so. */
-static struct rp_cuda_codes quantized_output(const struct lowering *low,
-                                             const struct rp_fused_op *fused,
-                                             struct rp_values *out) {
+static struct rp_cuda_quantized quantized_output(const struct lowering *low,
+                                                 const struct rp_fused_op *fused,
+                                                 struct rp_values *out) {
     if (fused->quantized_to == RP_FUSED_NONE)
-        return (struct rp_cuda_codes){0};
+        return (struct rp_cuda_quantized){0};
     const struct rp_fused_op *reader = &low->fused.ops[fused->quantized_to];
     out->data = NULL;
-    return rp_lower_codes(low, op_at(low, rp_fused_find(low->program, reader, RP_OP_LINEAR)));
+    return rp_lower_quantize(low, op_at(low, rp_fused_find(low->program, reader, RP_OP_LINEAR)));
 }
 
 int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused) {
@@ -36,12 +36,13 @@ int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused) {
                                 .eps = norm->u.norm.eps,
                                 .weight_offset = norm->u.norm.weight_offset,
                                 .gather = gather};
-    args.codes = quantized_output(low, fused, &args.out);
+    args.quantized = quantized_output(low, fused, &args.out);
     int status = constant_of(low, norm->vector, args.group, &args.weight);
     if (status != RP_OK)
         return status;
-    const char *names[2][2] = {{"norm", "norm_codes"}, {"gather_norm", "gather_norm_codes"}};
-    return ADD_LAUNCH(low, fused, names[gather][args.codes.data != NULL], rp_norm_cuda_run, args);
+    const char *names[2][2] = {{"norm", "norm_quantize"}, {"gather_norm", "gather_norm_quantize"}};
+    return ADD_LAUNCH(low, fused, names[gather][args.quantized.data != NULL], rp_norm_cuda_run,
+                      args);
 }
 
 int rp_lower_rope(struct lowering *low, const struct rp_fused_op *fused) {
@@ -67,8 +68,8 @@ int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused) {
                                       .partials = partials_of(low, fused),
                                       .cols = op->out.cols,
                                       .fn = op->u.activation.fn};
-    args.codes = quantized_output(low, fused, &args.out);
-    return ADD_LAUNCH(low, fused, args.codes.data ? "activation_codes" : "activation",
+    args.quantized = quantized_output(low, fused, &args.out);
+    return ADD_LAUNCH(low, fused, args.quantized.data ? "activation_quantize" : "activation",
                       rp_activation_cuda_run, args);
 }
 
@@ -106,10 +107,10 @@ int rp_lower_add_norm(struct lowering *low, const struct rp_fused_op *fused) {
                                     .weight_offset = norm->u.norm.weight_offset,
                                     .behind_product = fused->after_matmul,
                                     .gather = fused->op_count == 3};
-    args.codes = quantized_output(low, fused, &args.out);
+    args.quantized = quantized_output(low, fused, &args.out);
     int status = constant_of(low, norm->vector, args.cols, &args.weight);
     if (status != RP_OK)
         return status;
-    return ADD_LAUNCH(low, fused, args.codes.data ? "add_norm_codes" : "add_norm",
+    return ADD_LAUNCH(low, fused, args.quantized.data ? "add_norm_quantize" : "add_norm",
                       rp_add_norm_cuda_run, args);
 }

@@ -329,8 +329,8 @@ int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, ui
     status = rp_cuda_check(
         device,
         (cudaError_t)(is_8_bits
-                          ? rp_cuda_fill_random_codes(data, scales, matrix->dtype, matrix->rows,
-                                                      matrix->cols, seed, scale, device->stream)
+                          ? rp_cuda_fill_random_quantized(data, scales, matrix->dtype, matrix->rows,
+                                                          matrix->cols, seed, scale, device->stream)
                           : rp_cuda_fill_random(data, matrix->dtype, count, seed, scale,
                                                 device->stream)),
         "random weights");

@@ -8,9 +8,9 @@
 extern "C" {
 int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t seed, float scale,
                         struct CUstream_st *stream);
-int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
-                              uint32_t cols, uint64_t seed, float scale,
-                              struct CUstream_st *stream);
+int rp_cuda_fill_random_quantized(void *quantized, float *scales, enum rp_dtype dtype,
+                                  uint32_t rows, uint32_t cols, uint64_t seed, float scale,
+                                  struct CUstream_st *stream);
 int rp_cuda_start_fault(enum rp_device_fault fault, struct CUstream_st *stream);
 }
 
@@ -41,9 +41,10 @@ int rp_cuda_fill_random(void *data, enum rp_dtype dtype, size_t count, uint64_t 
     return (int)cudaGetLastError();
 }
 
-/* A block has a row: the bf16 values that fill_random_kernel would store, as codes with a scale. */
-static __global__ void fill_random_codes_kernel(unsigned char *codes, float *scales, rp_dtype dtype,
-                                                uint32_t cols, uint64_t seed, float scale) {
+/* One block per row: quantizes the bf16 values that fill_random_kernel would store. */
+static __global__ void fill_random_quantized_kernel(unsigned char *quantized, float *scales,
+                                                    rp_dtype dtype, uint32_t cols, uint64_t seed,
+                                                    float scale) {
     __shared__ uint32_t shared[32];
     size_t first = (size_t)blockIdx.x * cols;
     uint32_t most = 0, lane = threadIdx.x % 32;
@@ -55,20 +56,21 @@ static __global__ void fill_random_codes_kernel(unsigned char *codes, float *sca
     if (lane == 0)
         shared[threadIdx.x / 32] = most;
     __syncthreads();
-    const rp_row_codes row(rp_warp_max_bits(lane < blockDim.x / 32 ? shared[lane] : 0), dtype);
+    const rp_quantized_row row(rp_warp_max_bits(lane < blockDim.x / 32 ? shared[lane] : 0), dtype);
     for (uint32_t i = threadIdx.x; i < cols; i += blockDim.x) {
         float value = random_unit(seed, first + i) * scale;
-        codes[first + i] = (unsigned char)row.code(__bfloat162float(__float2bfloat16_rn(value)));
+        quantized[first + i] =
+            (unsigned char)row.quantize(__bfloat162float(__float2bfloat16_rn(value)));
     }
     if (threadIdx.x == 0)
         scales[blockIdx.x] = row.scale;
 }
 
-int rp_cuda_fill_random_codes(void *codes, float *scales, enum rp_dtype dtype, uint32_t rows,
-                              uint32_t cols, uint64_t seed, float scale,
-                              struct CUstream_st *stream) {
-    fill_random_codes_kernel<<<rows, 256, 0, stream>>>((unsigned char *)codes, scales, dtype, cols,
-                                                       seed, scale);
+int rp_cuda_fill_random_quantized(void *quantized, float *scales, enum rp_dtype dtype,
+                                  uint32_t rows, uint32_t cols, uint64_t seed, float scale,
+                                  struct CUstream_st *stream) {
+    fill_random_quantized_kernel<<<rows, 256, 0, stream>>>((unsigned char *)quantized, scales,
+                                                           dtype, cols, seed, scale);
     return (int)cudaGetLastError();
 }
 

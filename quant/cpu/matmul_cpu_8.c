@@ -54,10 +54,10 @@ static float ready_row(const struct rp_matmul_args *args, size_t row, void *to) 
     if (w->input == RP_INPUT_QUANTIZED) {
         /* Quantized values are placed at the end of the row and widened in place from its
          * beginning. */
-        uint8_t *codes = (uint8_t *)to + cols * 3;
-        scale = rp_quantize_row(from, RP_DTYPE_BF16, cols, RP_DTYPE_FP8_E4M3, codes);
+        uint8_t *quantized = (uint8_t *)to + cols * 3;
+        scale = rp_quantize_row(from, RP_DTYPE_BF16, cols, RP_DTYPE_FP8_E4M3, quantized);
         for (size_t i = 0; i < cols; i++) {
-            uint8_t code = codes[i];
+            uint8_t code = quantized[i];
             values[i] = rp_fp8_to_f32(code);
         }
     } else {
@@ -74,7 +74,7 @@ static float ready_row(const struct rp_matmul_args *args, size_t row, void *to) 
 static float sum_of(const struct rp_matrix *w, size_t n, size_t begin, size_t end, const float *x) {
     float sum = 0.0f;
     for (size_t k = begin; k < end; k++)
-        sum += x[k] * rp_matrix_code(w, n, k);
+        sum += x[k] * rp_matrix_quantized(w, n, k);
     return sum;
 }
 
@@ -83,7 +83,7 @@ static float output(const struct rp_matrix *w, size_t n, const void *x, float sc
     if (is_integers(w)) {
         int32_t sum = 0;
         for (size_t k = 0; k < w->cols; k++)
-            sum += ((const int8_t *)x)[k] * (int32_t)rp_matrix_code(w, n, k);
+            sum += ((const int8_t *)x)[k] * (int32_t)rp_matrix_quantized(w, n, k);
         return (float)sum * (scale * rp_matrix_scale(w, n, 0));
     }
     if (w->scale_kind != RP_SCALE_BLOCK_128)

@@ -47,7 +47,7 @@ __device__ __forceinline__ float int8_to_float(uint32_t turned, int byte) {
     return __fsub_rn(__uint_as_float(bits), 0x1p23f + 128.0f);
 }
 
-struct sixteen_codes {
+struct sixteen_quantized {
     uint4 words;
 };
 struct sixteen_halves {
@@ -85,7 +85,7 @@ __device__ __forceinline__ BITS load_sixteen(const unsigned char *row, uint32_t 
 }
 
 template <bool INT8>
-__device__ __forceinline__ void to_floats(const sixteen_codes &from, float (&to)[chunk]) {
+__device__ __forceinline__ void to_floats(const sixteen_quantized &from, float (&to)[chunk]) {
     const uint32_t words[4] = {from.words.x, from.words.y, from.words.z, from.words.w};
 #pragma unroll
     for (int i = 0; i < (int)chunk; i++)
@@ -117,7 +117,7 @@ __device__ __forceinline__ int32_t dot(const uint4 &a, const uint4 &b, int32_t s
 /* INT8: weight type. WIDE_IN: rows are bf16 (W8A16), else quantized. */
 template <bool INT8, bool WIDE_IN> struct kind {
     static constexpr bool exact = INT8 && !WIDE_IN;
-    using in_bits = typename std::conditional<WIDE_IN, sixteen_halves, sixteen_codes>::type;
+    using in_bits = typename std::conditional<WIDE_IN, sixteen_halves, sixteen_quantized>::type;
     using sum = typename std::conditional<exact, int32_t, float>::type;
 };
 
@@ -128,23 +128,23 @@ add_chunk(const generic_8_args &args, const unsigned char *const (&weight)[warp_
           const unsigned char *const (&in)[ROWS], uint32_t col0, uint32_t at, uint32_t end,
           bool wide, typename kind<INT8, WIDE_IN>::sum (&sums)[ROWS][warp_cols]) {
     using in_bits = typename kind<INT8, WIDE_IN>::in_bits;
-    sixteen_codes codes[warp_cols];
+    sixteen_quantized quantized[warp_cols];
 #pragma unroll
     for (uint32_t c = 0; c < warp_cols; c++)
-        codes[c] = load_sixteen<sixteen_codes>(weight[c], at, end, wide);
+        quantized[c] = load_sixteen<sixteen_quantized>(weight[c], at, end, wide);
     if constexpr (kind<INT8, WIDE_IN>::exact) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             in_bits x = load_sixteen<in_bits>(in[r], at, end, wide);
 #pragma unroll
             for (uint32_t c = 0; c < warp_cols; c++)
-                sums[r][c] = dot(x.words, codes[c].words, sums[r][c]);
+                sums[r][c] = dot(x.words, quantized[c].words, sums[r][c]);
         }
     } else {
         float w[warp_cols][chunk], scale[warp_cols];
 #pragma unroll
         for (uint32_t c = 0; c < warp_cols; c++) {
-            to_floats<INT8>(codes[c], w[c]);
+            to_floats<INT8>(quantized[c], w[c]);
             uint32_t col = min(col0 + c, args.n - 1);
             scale[c] = args.scale_cols
                            ? args.scales[(size_t)(col / 128) * args.scale_cols + at / 128]
@@ -242,7 +242,7 @@ int start(const generic_8_args &args, bool dependent, cudaStream_t stream) {
 
 int rp_matmul_generic_8_cuda_run(const rp_matmul_cuda *op, cudaStream_t stream) {
     const rp_matrix *weight = op->weight;
-    bool codes = weight->input == RP_INPUT_QUANTIZED;
+    bool quantized = weight->input == RP_INPUT_QUANTIZED;
     generic_8_args args = {};
     args.rows = op->rows;
     args.weight = (const unsigned char *)weight->data;
@@ -255,17 +255,18 @@ int rp_matmul_generic_8_cuda_run(const rp_matmul_cuda *op, cudaStream_t stream) 
     args.n = weight->rows;
     args.k = weight->cols;
     args.segment =
-        codes ? 2 * rp_matmul_cuda_segment(weight->rows, RP_CEIL_DIV(weight->cols, 2u), op->gate_up)
-              : weight->cols;
+        quantized
+            ? 2 * rp_matmul_cuda_segment(weight->rows, RP_CEIL_DIV(weight->cols, 2u), op->gate_up)
+            : weight->cols;
     args.scale_cols =
         weight->scale_kind == RP_SCALE_BLOCK_128 ? RP_CEIL_DIV(weight->cols, 128u) : 0;
     args.accumulate = op->accumulate;
     args.wide = (uintptr_t)weight->data % 16 == 0 && weight->cols % 16 == 0 &&
-                (uintptr_t)op->in % 16 == 0 && op->in_stride % (codes ? 16 : 8) == 0;
+                (uintptr_t)op->in % 16 == 0 && op->in_stride % (quantized ? 16 : 8) == 0;
     bool dependent = op->limits.dependent_launch;
     if (weight->dtype == RP_DTYPE_INT8)
-        return codes ? start<true, false>(args, dependent, stream)
-                     : start<true, true>(args, dependent, stream);
-    return codes ? start<false, false>(args, dependent, stream)
-                 : start<false, true>(args, dependent, stream);
+        return quantized ? start<true, false>(args, dependent, stream)
+                         : start<true, true>(args, dependent, stream);
+    return quantized ? start<false, false>(args, dependent, stream)
+                     : start<false, true>(args, dependent, stream);
 }

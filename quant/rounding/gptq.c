@@ -168,9 +168,9 @@ static void round_weight(const struct rp_gptq_matrix *matrix, size_t at, double 
                          double scale) {
     float code = (float)(wanted / scale);
     if (matrix->dtype == RP_DTYPE_INT8)
-        ((int8_t *)matrix->codes)[at] = (int8_t)rintf(fminf(fmaxf(code, -127.0f), 127.0f));
+        ((int8_t *)matrix->quantized)[at] = (int8_t)rintf(fminf(fmaxf(code, -127.0f), 127.0f));
     else
-        ((uint8_t *)matrix->codes)[at] = rp_f32_to_fp8(code);
+        ((uint8_t *)matrix->quantized)[at] = rp_f32_to_fp8(code);
 }
 
 /* delta of weight (row, j), to which `fed` comes. */
@@ -182,7 +182,7 @@ static double settle(const struct rounding *r, size_t row, size_t j, double fed)
         return weight;
     if (r->task == ROUND && fed != 0.0)
         round_weight(matrix, at, weight + fed, scale);
-    return weight - (double)rp_code_to_f32(matrix->codes, matrix->dtype, at) * scale;
+    return weight - (double)rp_quantized_to_f32(matrix->quantized, matrix->dtype, at) * scale;
 }
 
 /* Columns [begin, end) of one row, whose deltas before begin are known. */

@@ -45,7 +45,7 @@ struct rp_gptq_matrix {
     const float *weights; /* (rows, cols), finite */
     const float *scales;  /* (rows), above 0 */
     enum rp_dtype dtype;  /* INT8 or FP8_E4M3 */
-    void *codes;          /* (rows, cols) */
+    void *quantized;      /* (rows, cols) */
 };
 
 /* Nearest quantized values become GPTQ's: within +-127, or +-448. errors: (rows) as above, or NULL.

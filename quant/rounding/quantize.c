@@ -53,11 +53,11 @@ static inline float value_at(const void *from, enum rp_dtype dtype, size_t i) {
 }
 
 static struct rp_quant_loss loss_of_row(const void *values, enum rp_dtype from_dtype, size_t cols,
-                                        const void *codes, enum rp_dtype dtype, float scale) {
+                                        const void *quantized, enum rp_dtype dtype, float scale) {
     struct rp_quant_loss loss = {0, 0};
     for (size_t i = 0; i < cols; i++) {
         double w = (double)value_at(values, from_dtype, i);
-        double lost = w - (double)rp_code_to_f32(codes, dtype, i) * (double)scale;
+        double lost = w - (double)rp_quantized_to_f32(quantized, dtype, i) * (double)scale;
         loss.signal += w * w;
         loss.noise += lost * lost;
     }
@@ -69,9 +69,9 @@ static void add_loss(struct rp_quant_loss *loss, struct rp_quant_loss lost) {
     loss->noise += lost.noise;
 }
 
-void rp_quant_add_loss(const float *weights, size_t cols, const void *codes, enum rp_dtype dtype,
-                       float scale, struct rp_quant_loss *loss) {
-    add_loss(loss, loss_of_row(weights, RP_DTYPE_F32, cols, codes, dtype, scale));
+void rp_quant_add_loss(const float *weights, size_t cols, const void *quantized,
+                       enum rp_dtype dtype, float scale, struct rp_quant_loss *loss) {
+    add_loss(loss, loss_of_row(weights, RP_DTYPE_F32, cols, quantized, dtype, scale));
 }
 
 /* ---- the search for a scale ----------------------------------------------------------- */
@@ -127,8 +127,8 @@ static float narrowest_noise(const float *values, size_t cols, float scale) {
 /* Replaces the quantized values and the scale by better ones than those from the row's maximum, if
  * there are any. E4M3 is the same grid in each binade: what matters is where the few largest
  * weights fall in it. The scale is then the one of least squares for the quantized values. */
-static void search_scale(const void *from, enum rp_dtype from_dtype, size_t cols, uint8_t *codes,
-                         float *scale) {
+static void search_scale(const void *from, enum rp_dtype from_dtype, size_t cols,
+                         uint8_t *quantized, float *scale) {
     float values[RP_QUANT_SEARCH_COLS] = {0};
     uint8_t tried[RP_QUANT_SEARCH_COLS];
     double along = 0, square = 0;
@@ -143,17 +143,17 @@ static void search_scale(const void *from, enum rp_dtype from_dtype, size_t cols
     }
     float fitted = (float)(along / square); /* NaN where all quantized values are zero */
     if (loss_of_row(values, RP_DTYPE_F32, cols, tried, RP_DTYPE_FP8_E4M3, fitted).noise <
-        loss_of_row(values, RP_DTYPE_F32, cols, codes, RP_DTYPE_FP8_E4M3, *scale).noise) {
-        memcpy(codes, tried, cols);
+        loss_of_row(values, RP_DTYPE_F32, cols, quantized, RP_DTYPE_FP8_E4M3, *scale).noise) {
+        memcpy(quantized, tried, cols);
         *scale = fitted;
     }
 }
 
 static bool quantize_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
-                             enum rp_dtype dtype, void *codes, float *scales,
+                             enum rp_dtype dtype, void *quantized, float *scales,
                              struct rp_quant_loss *loss, size_t *out_bad_row, bool search) {
     for (size_t row = 0; row < rows; row++) {
-        unsigned char *to = (unsigned char *)codes + row * cols;
+        unsigned char *to = (unsigned char *)quantized + row * cols;
         const unsigned char *values =
             (const unsigned char *)from + row * cols * rp_dtype_bytes(from_dtype);
         scales[row] = rp_quantize_row(values, from_dtype, cols, dtype, to);
@@ -170,18 +170,18 @@ static bool quantize_weights(const void *from, enum rp_dtype from_dtype, size_t 
 }
 
 bool rp_quantize_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
-                         enum rp_dtype dtype, void *codes, float *scales,
+                         enum rp_dtype dtype, void *quantized, float *scales,
                          struct rp_quant_loss *loss, size_t *out_bad_row) {
-    return quantize_weights(from, from_dtype, rows, cols, dtype, codes, scales, loss, out_bad_row,
-                            false);
+    return quantize_weights(from, from_dtype, rows, cols, dtype, quantized, scales, loss,
+                            out_bad_row, false);
 }
 
 bool rp_quantize_weights_searched(const void *from, enum rp_dtype from_dtype, size_t rows,
-                                  size_t cols, enum rp_dtype dtype, void *codes, float *scales,
+                                  size_t cols, enum rp_dtype dtype, void *quantized, float *scales,
                                   struct rp_quant_loss *loss, size_t *out_bad_row) {
     bool search = dtype == RP_DTYPE_FP8_E4M3 && cols <= RP_QUANT_SEARCH_COLS;
-    return quantize_weights(from, from_dtype, rows, cols, dtype, codes, scales, loss, out_bad_row,
-                            search);
+    return quantize_weights(from, from_dtype, rows, cols, dtype, quantized, scales, loss,
+                            out_bad_row, search);
 }
 
 int rp_quantize_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme,

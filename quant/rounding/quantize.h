@@ -41,8 +41,8 @@ struct rp_quant_loss {
 double rp_quant_sqnr_db(const struct rp_quant_loss *loss);
 
 /* Adds the quantization error of a row of weights. dtype: INT8 or FP8_E4M3. */
-void rp_quant_add_loss(const float *weights, size_t cols, const void *codes, enum rp_dtype dtype,
-                       float scale, struct rp_quant_loss *loss);
+void rp_quant_add_loss(const float *weights, size_t cols, const void *quantized,
+                       enum rp_dtype dtype, float scale, struct rp_quant_loss *loss);
 
 /* Sets dtype, scale kind and input of a matrix to those of the scheme. No data is touched. */
 void rp_quant_describe(struct rp_matrix *matrix, enum rp_quant_scheme scheme);
@@ -51,7 +51,7 @@ void rp_quant_describe(struct rp_matrix *matrix, enum rp_quant_scheme scheme);
  * scales (rows). dtype: INT8 or FP8_E4M3. Adds to loss unless NULL. False: row *out_bad_row holds a
  * NaN or an infinity; what was written is void. */
 bool rp_quantize_weights(const void *from, enum rp_dtype from_dtype, size_t rows, size_t cols,
-                         enum rp_dtype dtype, void *codes, float *scales,
+                         enum rp_dtype dtype, void *quantized, float *scales,
                          struct rp_quant_loss *loss, size_t *out_bad_row) RP_MUST_USE;
 
 /* The same for a model's weights, where they are read or written: FP8 rows of up to
@@ -62,7 +62,7 @@ bool rp_quantize_weights(const void *from, enum rp_dtype from_dtype, size_t rows
  * is not worth the time. */
 #define RP_QUANT_SEARCH_COLS 512
 bool rp_quantize_weights_searched(const void *from, enum rp_dtype from_dtype, size_t rows,
-                                  size_t cols, enum rp_dtype dtype, void *codes, float *scales,
+                                  size_t cols, enum rp_dtype dtype, void *quantized, float *scales,
                                   struct rp_quant_loss *loss, size_t *out_bad_row) RP_MUST_USE;
 
 /* A new row-major matrix out of a row-major F32 or BF16 one, which stays as it is. loss may be

@@ -109,7 +109,7 @@ using accumulators = typename rp_wgmma_sum<TYPE>::type[TOKENS / 2];
 
 /* Blocks [0, blocks) of one segment: a chain from zero over its columns in rising order. weights,
  * tokens: where this warpgroup's lie in a stage; rows: of the tile. MADE: tokens are quantized
- * values made here, and theirs the segment's first operand (code_operand_low). */
+ * values made here, and theirs the segment's first operand (quantized_operand_low). */
 template <int TOKENS, bool GATED, bool MADE, rp_wgmma_type TYPE>
 __device__ __forceinline__ void
 multiply_segment(const rp_matmul_rows_args &args, ring &at, uint32_t weights, uint32_t tokens,
@@ -135,10 +135,11 @@ multiply_segment(const rp_matmul_rows_args &args, ring &at, uint32_t weights, ui
                                                   (box * HALVES + half) * rows * BOX_ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < RP_MATMUL_BLOCK / 16; i++)
-                    rp_wgmma<TOKENS, TYPE>::run(out[half], rp_wgmma_operand_of(a + 2 * i),
-                                                MADE ? code_operand_of(b + 2 * i * args.max_rows)
-                                                     : rp_wgmma_operand_of(b + 2 * i),
-                                                (k | box | i) != 0);
+                    rp_wgmma<TOKENS, TYPE>::run(
+                        out[half], rp_wgmma_operand_of(a + 2 * i),
+                        MADE ? quantized_operand_of(b + 2 * i * args.max_rows)
+                             : rp_wgmma_operand_of(b + 2 * i),
+                        (k | box | i) != 0);
             }
             rp_wgmma_commit();
         }
@@ -256,7 +257,7 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
     constexpr int HALVES = GATED ? 2 : 1;
     /* There are no registers for a total besides the sums and their f32 values. */
     constexpr bool ONE_SEGMENT = GATED && rp_wgmma_is_8<TYPE>;
-    constexpr bool MADE = makes_codes<SOURCE, TYPE>;
+    constexpr bool MADE = quantizes_output<SOURCE, TYPE>;
     using scales = scales<TOKENS, SOURCE, TYPE>;
     uint32_t warpgroup = rp_own_warpgroup(), thread = threadIdx.x % 128;
     stamp.wait();
@@ -280,7 +281,8 @@ __device__ __forceinline__ void multiply(const rp_matmul_rows_args &args, ring a
                 ONE_SEGMENT ? args.blocks : min(args.segment_blocks, args.blocks - begin);
             multiply_segment<TOKENS, GATED, MADE, TYPE>(
                 args, at, warpgroup * 64 * BOX_ROW_BYTES,
-                MADE ? code_box_operand(args, made, begin) : at.token_offset, rows, blocks, part);
+                MADE ? quantized_box_operand(args, made, begin) : at.token_offset, rows, blocks,
+                part);
 #pragma unroll
             for (int half = 0; half < HALVES; half++) {
                 sums<TOKENS> room, &value = scale.floats(weights[half], part[half], room);
@@ -303,7 +305,7 @@ template <int TOKENS, int SEGMENTS, rp_rows_source SOURCE, rp_wgmma_type TYPE>
 __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, ring at,
                                                unsigned char *made, rp_stamp &stamp) {
     using scales = scales<TOKENS, SOURCE, TYPE>;
-    constexpr bool MADE = makes_codes<SOURCE, TYPE>;
+    constexpr bool MADE = quantizes_output<SOURCE, TYPE>;
     uint32_t warpgroup = rp_own_warpgroup(), thread = threadIdx.x % 128;
     float *others = (float *)(made + args.others_offset);
     stamp.wait();
@@ -322,7 +324,7 @@ __device__ __forceinline__ void multiply_split(const rp_matmul_rows_args &args, 
         typename scales::weights weights(args, 0, col, end);
         multiply_segment<TOKENS, false, MADE, TYPE>(
             args, at, box * rows * BOX_ROW_BYTES,
-            MADE ? code_box_operand(args, made, warpgroup * args.part_blocks)
+            MADE ? quantized_box_operand(args, made, warpgroup * args.part_blocks)
                  : at.token_offset + box * TOKENS * BOX_ROW_BYTES,
             rows, args.part_blocks, part);
         sums<TOKENS> &total = scale.floats(weights, part[0], room);
@@ -375,7 +377,7 @@ __global__ void __launch_bounds__(128 * WARPGROUPS + 64, 1)
         rp_barrier_init_fence();
     }
     __syncthreads();
-    constexpr bool READY = SOURCE == RP_ROWS_READY, MADE = makes_codes<SOURCE, TYPE>;
+    constexpr bool READY = SOURCE == RP_ROWS_READY, MADE = quantizes_output<SOURCE, TYPE>;
     if (threadIdx.x == COPYING)
         copy_weights(args, at);
     else if (MADE && threadIdx.x >= COPYING + 32)

@@ -28,7 +28,7 @@ static bool fits_bf16_rows(const struct rp_matmul_cuda *op) {
 }
 
 /* Made by this kernel: quantized values, of what a norm gives or of `in` in bf16. */
-static bool makes_codes(const struct rp_matmul_cuda *op) {
+static bool quantizes_output(const struct rp_matmul_cuda *op) {
     return op->weight->dtype != RP_DTYPE_BF16 && (op->norm.cols || !op->in_scales);
 }
 
@@ -36,7 +36,7 @@ static bool fits_rows(const struct rp_matmul_cuda *op) {
     if (op->rows.max_rows > GATED_ROWS_MAX || !rp_matmul_cuda_fits_weight(op) ||
         rp_matmul_cuda_units(op->weight) % RP_MATMUL_BLOCK != 0)
         return false;
-    if (makes_codes(op)) /* rp_matmul_rows_norms looks at the norm */
+    if (quantizes_output(op)) /* rp_matmul_rows_norms looks at the norm */
         return op->norm.cols ? op->rows.max_rows <= RP_MATMUL_NORM_ROWS : fits_bf16_rows(op);
     return rp_matmul_cuda_fits(op);
 }
@@ -84,7 +84,7 @@ bool rp_matmul_rows_gates(const struct rp_matmul_cuda *op) {
 }
 
 bool rp_matmul_rows_quantizes(const struct rp_matmul_cuda *op) {
-    return !op->norm.cols && makes_codes(op) && rp_matmul_rows_pays(op);
+    return !op->norm.cols && quantizes_output(op) && rp_matmul_rows_pays(op);
 }
 
 bool rp_matmul_rows_pays(const struct rp_matmul_cuda *op) {
@@ -116,7 +116,7 @@ static uint32_t made_bytes(const struct rp_matmul_rows_args *args, uint32_t cols
 static int lay_out(struct rp_matmul_rows_args *args, const struct rp_matmul_cuda *op) {
     uint32_t row = RP_MATMUL_BLOCK * 2, halves = args->gated ? 2 : 1;
     uint32_t box = args->parts * halves * args->tile_rows * row;
-    bool makes = makes_codes(op);
+    bool makes = quantizes_output(op);
     uint32_t most = makes ? BOXES_MOST : BOXES_MOST / args->parts;
     args->boxes = RP_MIN(RP_MAX((makes ? STAGE_OF_MADE : STAGE_MOST) / box, 1u), most);
     /* A stage belongs to one segment. */
@@ -202,7 +202,7 @@ int rp_matmul_cuda_plan_rows(const struct rp_matmul_cuda *op, uint32_t segment,
     args->weight_scales = w->scales;
     args->in = op->in;
     args->in_stride = op->in_stride;
-    args->quantizes = makes_codes(op) && !op->norm.weight;
+    args->quantizes = quantizes_output(op) && !op->norm.weight;
     cut(args, op, segment);
     if (args->gated && args->dtype != RP_DTYPE_BF16 && args->segment_blocks < args->blocks)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,

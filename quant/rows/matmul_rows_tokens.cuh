@@ -31,7 +31,7 @@ namespace {
 
 /* Quantized values are made in the block, and read where they were made. */
 template <rp_rows_source SOURCE, rp_wgmma_type TYPE>
-constexpr bool makes_codes = SOURCE != RP_ROWS_READY &&rp_wgmma_is_8<TYPE>;
+constexpr bool quantizes_output = SOURCE != RP_ROWS_READY &&rp_wgmma_is_8<TYPE>;
 
 /* Barriers and stages in shared memory. A stage: weights (part)(box)(half)(rows of the tile), then
  * tokens (part)(box). Halves are gates and ups; parts are segments, each with a warpgroup of its
@@ -78,42 +78,43 @@ __device__ __forceinline__ rp_matmul_row_board *row_boards(const rp_matmul_rows_
 }
 /* Where quantized values of a row begin that start at this column, a multiple of 4. */
 __device__ __forceinline__ unsigned char *
-code_place(const rp_matmul_rows_args &args, unsigned char *made, uint32_t row, uint32_t col) {
+quantized_place(const rp_matmul_rows_args &args, unsigned char *made, uint32_t row, uint32_t col) {
     return made + (col / CHUNK_BYTES * args.max_rows + row) * CHUNK_BYTES + col % CHUNK_BYTES;
 }
 /* The instruction's operand, lower half: its chunks from `shared` on, `rows` of them side by side.
  * 32 quantized values of each row further: + 2 * rows. The upper half says that it is not
  * swizzled. */
-__device__ __forceinline__ uint32_t code_operand_low(uint32_t shared, uint32_t rows) {
+__device__ __forceinline__ uint32_t quantized_operand_low(uint32_t shared, uint32_t rows) {
     return (shared & 0x3FFFF) >> 4 | rows << 16;
 }
-__device__ __forceinline__ uint64_t code_operand_of(uint32_t low) { return low; }
+__device__ __forceinline__ uint64_t quantized_operand_of(uint32_t low) { return low; }
 /* Address in box `box` of K; a box has BOX_ROW_BYTES / 16 chunks. */
-__device__ __forceinline__ uint32_t code_box_operand(const rp_matmul_rows_args &args,
-                                                     const unsigned char *made, uint32_t box) {
-    return code_operand_low(rp_shared_address(made) + box * args.max_rows * BOX_ROW_BYTES,
-                            args.max_rows);
+__device__ __forceinline__ uint32_t quantized_box_operand(const rp_matmul_rows_args &args,
+                                                          const unsigned char *made, uint32_t box) {
+    return quantized_operand_low(rp_shared_address(made) + box * args.max_rows * BOX_ROW_BYTES,
+                                 args.max_rows);
 }
 
 /* Quantizes a row with all consumer threads. most: a pair, of this thread's values. */
 template <int THREADS, rp_wgmma_type TYPE>
-__device__ __forceinline__ rp_row_codes codes_of_row(uint32_t most, rp_matmul_row_board &board) {
+__device__ __forceinline__ rp_quantized_row quantized_row_of(uint32_t most,
+                                                             rp_matmul_row_board &board) {
     most = rp_warp_max_bits(max(most & 0xFFFFu, most >> 16));
     uint32_t lane = threadIdx.x % 32;
     if (lane == 0)
         board.most[threadIdx.x / 32] = most;
     rp_rows_sync<THREADS>();
     most = rp_warp_max_bits(lane < THREADS / 32 ? board.most[lane] : 0);
-    rp_row_codes codes =
-        rp_row_codes_of(most, TYPE == RP_WGMMA_INT8 ? RP_DTYPE_INT8 : RP_DTYPE_FP8_E4M3);
+    rp_quantized_row quantized =
+        rp_quantized_row_of(most, TYPE == RP_WGMMA_INT8 ? RP_DTYPE_INT8 : RP_DTYPE_FP8_E4M3);
     if (threadIdx.x == 0)
-        board.scale = codes.scale;
-    return codes;
+        board.scale = quantized.scale;
+    return quantized;
 }
 
 /* After the last row: quantized values and boards are there for all multiplying threads, and for
  * their tensor cores. */
-template <int THREADS> __device__ __forceinline__ void finish_codes() {
+template <int THREADS> __device__ __forceinline__ void finish_quantized() {
     rp_shared_fence_async();
     rp_rows_sync<THREADS>();
 }
@@ -156,16 +157,17 @@ __device__ __forceinline__ void quantize(const rp_matmul_rows_args &args, unsign
             most = rp_largest_pair(rp_largest_pair(most, raw[i].x), raw[i].y);
             most = rp_largest_pair(rp_largest_pair(most, raw[i].z), raw[i].w);
         }
-        rp_row_codes codes = codes_of_row<THREADS, TYPE>(most, boards[row]);
+        rp_quantized_row quantized = quantized_row_of<THREADS, TYPE>(most, boards[row]);
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
             uint32_t octet = threadIdx.x + THREADS * i;
             if (octet < octets)
-                *(uint2 *)code_place(args, made, row, octet * 8) = make_uint2(
-                    rp_codes4(codes, raw[i].x, raw[i].y), rp_codes4(codes, raw[i].z, raw[i].w));
+                *(uint2 *)quantized_place(args, made, row, octet * 8) =
+                    make_uint2(rp_codes4(quantized, raw[i].x, raw[i].y),
+                               rp_codes4(quantized, raw[i].z, raw[i].w));
         }
     }
-    finish_codes<THREADS>();
+    finish_quantized<THREADS>();
 }
 
 /* The same of a row of f32 that is to be normed, in quads. */
@@ -251,18 +253,18 @@ __device__ __forceinline__ void normalize(const rp_matmul_rows_args &args, unsig
                 *(uint2 *)(tokens + (row * norm.cols + quad * 4) * 2) = rounded[i];
         }
         if constexpr (rp_wgmma_is_8<TYPE>) {
-            rp_row_codes codes = codes_of_row<THREADS, TYPE>(most, boards[row]);
+            rp_quantized_row quantized = quantized_row_of<THREADS, TYPE>(most, boards[row]);
 #pragma unroll
             for (int i = 0; i < OWN; i++) {
                 uint32_t quad = threadIdx.x + THREADS * i;
                 if (quad < quads)
-                    *(uint32_t *)code_place(args, tokens, row, quad * 4) =
-                        rp_codes4(codes, rounded[i].x, rounded[i].y);
+                    *(uint32_t *)quantized_place(args, tokens, row, quad * 4) =
+                        rp_codes4(quantized, rounded[i].x, rounded[i].y);
             }
         }
     }
     if constexpr (rp_wgmma_is_8<TYPE>)
-        finish_codes<THREADS>();
+        finish_quantized<THREADS>();
 }
 
 /* One warp: normed tokens into the stages, as a bulk copy would swizzle them. */

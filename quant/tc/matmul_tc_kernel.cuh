@@ -389,9 +389,9 @@ __device__ __forceinline__ parts_of<Shape> &total_of(sums_of<Shape> &sums, parts
 
 /* Segments of 8-bit quantized values. */
 template <typename Shape>
-__device__ __forceinline__ void multiply_codes(const rp_matmul_tc_args &args, ring<Shape> &at,
-                                               const place &p, const run &r,
-                                               parts_of<Shape> &total) {
+__device__ __forceinline__ void multiply_quantized(const rp_matmul_tc_args &args, ring<Shape> &at,
+                                                   const place &p, const run &r,
+                                                   parts_of<Shape> &total) {
     scales_of<Shape> scales;
     scales.load(args, p);
     for (uint32_t segment = r.begin; segment < r.end; segment++) {
@@ -440,7 +440,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_tc_args &args, ring
         sums_of<Shape> sums;
         parts_of<Shape> total;
         if constexpr (rp_wgmma_is_8<Shape::TYPE>) {
-            multiply_codes<Shape>(args, at, p, r, total);
+            multiply_quantized<Shape>(args, at, p, r, total);
         } else {
             for (uint32_t segment = r.begin; segment < r.end; segment++) {
                 uint32_t blocks =

@@ -39,15 +39,16 @@ template <rp_wgmma_type TYPE> constexpr float held_unit = TYPE == RP_WGMMA_INT8_
  * below the normal ones as in their first binade; times 2^127, less 2, that is quantized value /
  * 64. FP8: with exponent and mantissa at their places and the sign, which is four bits too low,
  * moved up, it is a bf16 number 2^120 times too small, below the normal ones, too. */
-template <rp_wgmma_type TYPE> __device__ __forceinline__ uint32_t bf16_of_codes(uint32_t codes) {
+template <rp_wgmma_type TYPE>
+__device__ __forceinline__ uint32_t bf16_of_quantized(uint32_t quantized) {
     uint32_t result;
     if constexpr (TYPE == RP_WGMMA_INT8_BF16) {
-        uint32_t spread = __byte_perm(codes ^ 0x8080u, 0, 0x4140);
+        uint32_t spread = __byte_perm(quantized ^ 0x8080u, 0, 0x4140);
         asm("fma.rn.bf16x2 %0, %1, %2, %3;"
             : "=r"(result)
             : "r"(spread), "r"(0x7F007F00u), "r"(0xC000C000u));
     } else {
-        uint32_t placed = __byte_perm(codes, 0, 0x4140) * 16;
+        uint32_t placed = __byte_perm(quantized, 0, 0x4140) * 16;
         uint32_t signs = placed & 0x08000800u;
         asm("mul.rn.bf16x2 %0, %1, %2;"
             : "=r"(result)
@@ -56,34 +57,35 @@ template <rp_wgmma_type TYPE> __device__ __forceinline__ uint32_t bf16_of_codes(
     return result;
 }
 
-__device__ __forceinline__ uint32_t load_codes(uint32_t from) {
-    uint32_t codes;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=r"(codes) : "r"(from) : "memory");
-    return codes;
+__device__ __forceinline__ uint32_t load_quantized(uint32_t from) {
+    uint32_t quantized;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=r"(quantized) : "r"(from) : "memory");
+    return quantized;
 }
 
 /* own: this thread's first pair in the swizzled box. Sixteen quantized values are what the swizzle
  * moves: step i's are at i of them by exclusive or. */
-__device__ __forceinline__ void load_group(uint32_t own, int group, group_operands &codes) {
+__device__ __forceinline__ void load_group(uint32_t own, int group, group_operands &quantized) {
 #pragma unroll
     for (int step = 0; step < GROUP_STEPS; step++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            codes[step][i] =
-                load_codes((own ^ 16 * (group * GROUP_STEPS + step)) + i % 2 * 8 * 128 + i / 2 * 8);
+            quantized[step][i] = load_quantized((own ^ 16 * (group * GROUP_STEPS + step)) +
+                                                i % 2 * 8 * 128 + i / 2 * 8);
 }
 
 template <typename Shape>
-__device__ __forceinline__ void convert_group(const group_operands &codes, group_operands &held) {
+__device__ __forceinline__ void convert_group(const group_operands &quantized,
+                                              group_operands &held) {
 #pragma unroll
     for (int step = 0; step < GROUP_STEPS; step++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            held[step][i] = bf16_of_codes<Shape::TYPE>(codes[step][i]);
+            held[step][i] = bf16_of_quantized<Shape::TYPE>(quantized[step][i]);
 }
 
 /* Where this thread's first pair lies in a box of the tile's weights. */
-__device__ __forceinline__ uint32_t own_codes(uint32_t warpgroup) {
+__device__ __forceinline__ uint32_t own_quantized(uint32_t warpgroup) {
     uint32_t lane = threadIdx.x % 32, row = warpgroup * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
     return row * 128 + row % 8 * 16 + lane % 4 * 2;
 }
@@ -111,8 +113,8 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
                                               parts_of<Shape> &sums) {
     static_assert(Shape::BLOCKS == 1 && BOX_GROUPS % 2 == 0, "64 rows of a warpgroup");
     constexpr bool SCALED = Shape::BLOCK_SCALES;
-    const uint32_t own = own_codes(warpgroup);
-    group_operands codes, held[2];
+    const uint32_t own = own_quantized(warpgroup);
+    group_operands quantized, held[2];
     float chain[Shape::SUMS], scale[2]; /* of the box at work; SCALED */
     auto add_chain = [&] {
         rp_wgmma_wait<0>();
@@ -125,7 +127,7 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
         sums[0][i] = 0.0f;
     ring<Shape> before = at;
     rp_barrier_wait(at.landed_barrier(), at.phase);
-    load_group(at.weights(0) + own, 0, codes);
+    load_group(at.weights(0) + own, 0, quantized);
     for (uint32_t k = 0; k < blocks; k += Shape::BOXES) {
         ring<Shape> after = at;
         after.next();
@@ -136,7 +138,7 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
                 break;
 #pragma unroll
             for (int group = 0; group < BOX_GROUPS; group++) {
-                convert_group<Shape>(codes, held[group % 2]);
+                convert_group<Shape>(quantized, held[group % 2]);
                 if (SCALED && group == 0) {
                     if ((k | box) != 0)
                         add_chain();
@@ -146,12 +148,12 @@ __device__ __forceinline__ void multiply_held(ring<Shape> &at, uint32_t warpgrou
                 multiply_group<Shape>(held[group % 2], at.tokens(box), group,
                                       !SCALED && (k | box) != 0, SCALED ? chain : sums[0]);
                 if (group + 1 < BOX_GROUPS) {
-                    load_group(at.weights(box) + own, group + 1, codes);
+                    load_group(at.weights(box) + own, group + 1, quantized);
                 } else if (box + 1 < Shape::BOXES && k + box + 1 < blocks) {
-                    load_group(at.weights(box + 1) + own, 0, codes);
+                    load_group(at.weights(box + 1) + own, 0, quantized);
                 } else if (k + Shape::BOXES < blocks) {
                     rp_barrier_wait(after.landed_barrier(), after.phase);
-                    load_group(after.weights(0) + own, 0, codes);
+                    load_group(after.weights(0) + own, 0, quantized);
                 }
                 rp_wgmma_wait<1>();
                 if (group == 0 && box == 0 && k > 0) { /* its last group is done */
@@ -210,14 +212,14 @@ __device__ __forceinline__ void multiply_by_warps(ring<Shape> &at, uint32_t warp
                                                   uint32_t up_scales, parts_of<Shape> &sums) {
     static_assert(Shape::BLOCKS == 1 && GROUP_STEPS == 4, "a group is a box of tokens");
     constexpr bool SCALED = Shape::BLOCK_SCALES;
-    const uint32_t own = own_codes(warpgroup);
+    const uint32_t own = own_quantized(warpgroup);
 #pragma unroll
     for (int i = 0; i < Shape::SUMS; i++)
         sums[0][i] = 0.0f;
     for (uint32_t k = 0; k < blocks; k += Shape::BOXES) {
-        group_operands codes[2], held;
+        group_operands quantized[2], held;
         rp_barrier_wait(at.landed_barrier(), at.phase);
-        load_group(at.weights(0) + own, 0, codes[0]);
+        load_group(at.weights(0) + own, 0, quantized[0]);
         rp_barrier_wait(at.full_barrier(), at.phase);
 #pragma unroll
         for (int box = 0; box < Shape::BOXES; box++) {
@@ -227,10 +229,10 @@ __device__ __forceinline__ void multiply_by_warps(ring<Shape> &at, uint32_t warp
 #pragma unroll
             for (int group = 0; group < BOX_GROUPS; group++) {
                 if (group + 1 < BOX_GROUPS)
-                    load_group(at.weights(box) + own, group + 1, codes[(group + 1) % 2]);
+                    load_group(at.weights(box) + own, group + 1, quantized[(group + 1) % 2]);
                 else if (box + 1 < Shape::BOXES && k + box + 1 < blocks)
-                    load_group(at.weights(box + 1) + own, 0, codes[0]);
-                convert_group<Shape>(codes[group % 2], held);
+                    load_group(at.weights(box + 1) + own, 0, quantized[0]);
+                convert_group<Shape>(quantized[group % 2], held);
                 multiply_group_by_warp<Shape>(held, at.tokens(box) + group * Shape::TOKEN_BOX_BYTES,
                                               SCALED ? chain : sums[0]);
             }

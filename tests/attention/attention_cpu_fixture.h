@@ -47,12 +47,12 @@ static inline float kv_unrounded(uint32_t kv, uint32_t slot, uint32_t position, 
 }
 
 /* One token and head in 8 bits; the result is the scale. */
-static inline float kv_codes(const struct fixture *f, uint32_t kv, uint32_t slot, uint32_t position,
-                             uint32_t head, unsigned char *codes) {
+static inline float kv_quantized(const struct fixture *f, uint32_t kv, uint32_t slot,
+                                 uint32_t position, uint32_t head, unsigned char *quantized) {
     float row[RP_ATTENTION_HEAD_DIM_MAX];
     for (uint32_t d = 0; d < f->args.head_dim; d++)
         row[d] = kv_unrounded(kv, slot, position, head, d);
-    return rp_quantize_row(row, RP_DTYPE_F32, f->args.head_dim, f->args.kv.dtype, codes);
+    return rp_quantize_row(row, RP_DTYPE_F32, f->args.head_dim, f->args.kv.dtype, quantized);
 }
 
 /* What a page holds for it, as f32. */
@@ -62,7 +62,7 @@ static inline float kv_value(const struct fixture *f, uint32_t kv, uint32_t slot
     static struct {
         uint32_t key[6];
         float scale;
-        unsigned char codes[RP_ATTENTION_HEAD_DIM_MAX];
+        unsigned char quantized[RP_ATTENTION_HEAD_DIM_MAX];
     } last;
     float value = kv_unrounded(kv, slot, position, head, d);
     if (!f->args.kv.scales_at)
@@ -70,10 +70,10 @@ static inline float kv_value(const struct fixture *f, uint32_t kv, uint32_t slot
     const uint32_t key[6] = {
         kv, slot, position, head, f->args.head_dim, (uint32_t)f->args.kv.dtype};
     if (memcmp(key, last.key, sizeof key) != 0) {
-        last.scale = kv_codes(f, kv, slot, position, head, last.codes);
+        last.scale = kv_quantized(f, kv, slot, position, head, last.quantized);
         memcpy(last.key, key, sizeof key);
     }
-    return rp_code_to_f32(last.codes, f->args.kv.dtype, d) * last.scale;
+    return rp_quantized_to_f32(last.quantized, f->args.kv.dtype, d) * last.scale;
 }
 
 static inline float q_value(uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
@@ -113,7 +113,7 @@ static inline void make(struct fixture *f, uint32_t heads, uint32_t kv_heads, ui
     args->kv.base = rp_alloc_aligned(args->kv.page_stride * f->page_count, 64);
     assert_non_null(args->kv.base);
     memset(args->kv.base, 0xFF,
-           args->kv.page_stride * f->page_count); /* NaN, or codes of a scale NaN */
+           args->kv.page_stride * f->page_count); /* NaN, or quantized values of a scale NaN */
     struct rp_step_view *step = &args->step;
     step->config.slot_count = SLOTS;
     step->config.pages_per_slot = per_slot;
@@ -162,7 +162,7 @@ static inline void store_row(struct fixture *f, uint32_t kv, uint32_t slot, uint
     if (layout->scales_at) {
         uint32_t in_page = position % layout->page_tokens;
         rp_kv_set_scale(layout, to - (size_t)in_page * layout->head_dim, in_page,
-                        kv_codes(f, kv, slot, position, head, to));
+                        kv_quantized(f, kv, slot, position, head, to));
         return;
     }
     for (uint32_t d = 0; d < f->args.head_dim; d++) {

@@ -1,5 +1,5 @@
-/* Goal: FP8 E4M3 is what the format says. Method: all 256 codes against the formula in f64, every
- * tie and its neighbors between two codes, and what lies outside. */
+/* Goal: FP8 E4M3 is what the format says. Method: all 256 bit patterns against the formula in f64,
+ * every tie and its neighbors between two representable values, and values out of range. */
 #include "base/fp8.h"
 
 #include <math.h>

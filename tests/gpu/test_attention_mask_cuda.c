@@ -162,7 +162,7 @@ static float kv_of(uint32_t which, uint32_t slot, uint32_t position, uint32_t he
     uint32_t in_page = position % kv->page_tokens;
     const unsigned char *run = rp_kv_run(kv, page, LAYER, which, head);
     size_t at = (size_t)in_page * kv->head_dim + d;
-    return kv->scales_at ? rp_code_to_f32(run, kv->dtype, at) * rp_kv_scale(kv, run, in_page)
+    return kv->scales_at ? rp_quantized_to_f32(run, kv->dtype, at) * rp_kv_scale(kv, run, in_page)
            : kv->dtype == RP_DTYPE_F32 ? ((const float *)(const void *)run)[at]
                                        : rp_bf16_to_f32(((const uint16_t *)(const void *)run)[at]);
 }

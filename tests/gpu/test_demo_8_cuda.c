@@ -154,7 +154,7 @@ static void check_scheme(enum rp_quant_scheme scheme, bool blocks, double allowe
 
 static void test_logits_in_8_bits_are_those_of_the_cpu(void **state) {
     (void)state;
-    /* Quantized rows: where two sums round to different bf16, a code may be another one. */
+    /* Quantized rows: where two sums round to different bf16, a quantized value may differ. */
     check_scheme(RP_QUANT_INT8, false, 3e-2);
     check_scheme(RP_QUANT_INT8_W8A16, false, 1e-2);
     check_scheme(RP_QUANT_FP8, false, 6e-2);

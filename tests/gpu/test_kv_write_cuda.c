@@ -112,7 +112,7 @@ static void fill_extreme(float *row, uint32_t token, uint32_t cols) {
     }
 }
 
-static void test_rows_of_extreme_values_have_the_codes_of_the_cpu(void **state) {
+static void test_rows_of_extreme_values_have_the_quantized_values_of_the_cpu(void **state) {
     struct fixture *f = *state;
     for (int type = 0; type < 2; type++) {
         const struct fixture_shape shape = {4, 1, 64, 16, 0, type ? FP8 : INT8, F32, 200};
@@ -278,8 +278,8 @@ static void test_the_fused_kernel_is_norm_rope_and_kv_write(void **state) {
             uint32_t rotary = kind / 4 % 2 == 0 ? shapes[i].head_dim : shapes[i].head_dim / 4 * 2;
             bool norm = kind / 2 % 2 == 1;
             struct post post;
-            /* The norm's root rounds differently, which may move a code: the next test has those
-             * kinds. */
+            /* The norm's square root rounds differently, which may change a quantized value: the
+             * next test covers those kinds. */
             if (norm && rp_dtype_bytes(shapes[i].kv) == 1)
                 continue;
             fixture_open(f, &shapes[i]);
@@ -361,6 +361,6 @@ static void test_the_fused_kernel_has_the_bits_of_the_separate_ones(void **state
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 
 RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is),
-                 TEST(test_rows_of_extreme_values_have_the_codes_of_the_cpu),
+                 TEST(test_rows_of_extreme_values_have_the_quantized_values_of_the_cpu),
                  TEST(test_the_fused_kernel_is_norm_rope_and_kv_write),
                  TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones))

@@ -91,8 +91,8 @@ static bool ends_in(const char *text, const char *end) {
     return len >= end_len && strcmp(text + len - end_len, end) == 0;
 }
 
-static bool makes_codes(const struct rp_launch_info *launch) {
-    return strcmp(launch->kernel, "quantize") == 0 || ends_in(launch->kernel, "_codes");
+static bool quantizes_output(const struct rp_launch_info *launch) {
+    return strcmp(launch->kernel, "quantize") == 0 || ends_in(launch->kernel, "_quantize");
 }
 
 /* The GEMM of a launch, or NULL. */
@@ -121,18 +121,18 @@ static void fail_with_list(const struct rp_launch_info *launches, uint32_t count
 }
 
 /* Rows are quantized immediately before the GEMM that reads them. */
-static void check_codes(const struct rp_launch_info *launches, uint32_t count) {
+static void check_quantized(const struct rp_launch_info *launches, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         const struct rp_op *op = product_of(&launches[i]);
         bool own = strcmp(launches[i].kernel, "quantize") == 0;
-        if (makes_codes(&launches[i])) {
+        if (quantizes_output(&launches[i])) {
             const struct rp_op *next = i + 1 < count ? product_of(&launches[i + 1]) : NULL;
             uint32_t behind = launches[i].ops[0] + (own ? 0 : launches[i].op_count);
             if (!takes_quantized(next) || launches[i + 1].ops[0] != behind ||
                 launches[i].prepares != own || launches[i + 1].prepares)
                 fail_with_list(launches, count, i, "codes that the next launch does not take");
         } else if (takes_quantized(op) && !own) {
-            if (i == 0 || (!makes_codes(&launches[i - 1]) && !may_quantize(&launches[i])))
+            if (i == 0 || (!quantizes_output(&launches[i - 1]) && !may_quantize(&launches[i])))
                 fail_with_list(launches, count, i, "a product without codes");
         }
     }
@@ -157,7 +157,7 @@ static void check_scheme(enum rp_quant_scheme scheme, bool head, bool blocks, bo
         kernels_of_layer(launches, count, text, sizeof text);
         print_message("%s%s, %u rows: %s\n", rp_quant_scheme_name(scheme),
                       no_fusion ? ", unfused" : "", buckets[b].tokens, text);
-        check_codes(launches, count);
+        check_quantized(launches, count);
         for (uint32_t i = 0; i < count; i++) {
             const struct rp_op *op = product_of(&launches[i]);
             bool generic = strcmp(launches[i].kernel, "matmul_generic") == 0;
@@ -171,14 +171,14 @@ static void check_scheme(enum rp_quant_scheme scheme, bool head, bool blocks, bo
     }
 }
 
-static void test_products_of_codes_find_theirs_at_every_batch(void **state) {
+static void test_products_of_quantized_values_find_theirs_at_every_batch(void **state) {
     (void)state;
     check_scheme(RP_QUANT_INT8, true, false, false);
     check_scheme(RP_QUANT_FP8, false, false, false);
     check_scheme(RP_QUANT_FP8, true, true, false);
 }
 
-static void test_without_fusion_each_product_has_its_codes_made(void **state) {
+static void test_without_fusion_each_product_has_its_quantized_values_made(void **state) {
     (void)state;
     check_scheme(RP_QUANT_INT8, true, false, true);
 }
@@ -195,12 +195,12 @@ static void test_w8a16_takes_rows_as_they_are(void **state) {
         check_scheme(kinds[kind].scheme, false, kinds[kind].blocks, false);
         for (uint32_t b = 0; b < RP_ARRAY_COUNT(buckets); b++)
             for (uint32_t i = 0, count = launches_of(b, launches); i < count; i++)
-                assert_false(makes_codes(&launches[i]));
+                assert_false(quantizes_output(&launches[i]));
     }
 }
 
 /* After a norm that is not fused into its GEMM no launch quantizes its rows a second time. */
-static void test_norms_make_codes_of_what_they_give(void **state) {
+static void test_norms_make_quantized_values_of_what_they_give(void **state) {
     (void)state;
     struct rp_launch_info launches[LAUNCHES_MAX];
     char text[1024];
@@ -208,14 +208,14 @@ static void test_norms_make_codes_of_what_they_give(void **state) {
     for (uint32_t b = 1; b < RP_ARRAY_COUNT(buckets); b++) {
         uint32_t count = launches_of(b, launches);
         kernels_of_layer(launches, count, text, sizeof text);
-        if (!strstr(text, "norm_codes matmul"))
+        if (!strstr(text, "norm_quantize matmul"))
             fail_with_list(launches, count, UINT32_MAX, "no norm makes codes");
     }
 }
 
 #define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
-RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_products_of_codes_find_theirs_at_every_batch),
-                 TEST(test_without_fusion_each_product_has_its_codes_made),
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_products_of_quantized_values_find_theirs_at_every_batch),
+                 TEST(test_without_fusion_each_product_has_its_quantized_values_made),
                  TEST(test_w8a16_takes_rows_as_they_are),
-                 TEST(test_norms_make_codes_of_what_they_give))
+                 TEST(test_norms_make_quantized_values_of_what_they_give))

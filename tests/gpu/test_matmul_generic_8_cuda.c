@@ -18,7 +18,7 @@
 struct problem {
     uint32_t live, max_rows, n, k;
     enum rp_dtype dtype, out_dtype;
-    bool codes; /* W8A8: rows come as codes with a scale each */
+    bool quantized; /* W8A8: rows come as quantized values with a scale each */
     bool blocks, bias, accumulate, gate_up;
     uint32_t in_pad, skip; /* elements beside the columns; before the first of weights and inputs */
 };
@@ -37,7 +37,7 @@ static float next_value(void) {
     return random_state % 61 == 0 ? value * 0x1p4f : value;
 }
 
-static uint8_t next_code(enum rp_dtype dtype) {
+static uint8_t next_quantized(enum rp_dtype dtype) {
     (void)next_value();
     uint8_t code = (uint8_t)(random_state >> 11);
     if (dtype == RP_DTYPE_INT8)
@@ -53,7 +53,7 @@ static void *allocate(size_t bytes) {
 
 static void make(const struct problem *p, struct data *d) {
     size_t out_element = rp_dtype_bytes(p->out_dtype);
-    *d = (struct data){.in_stride = p->k + p->in_pad, .in_element = p->codes ? 1 : 2};
+    *d = (struct data){.in_stride = p->k + p->in_pad, .in_element = p->quantized ? 1 : 2};
     d->scale_count = p->blocks ? RP_CEIL_DIV(p->n, 128ull) * RP_CEIL_DIV(p->k, 128ull) : p->n;
     d->in_bytes = (p->max_rows * d->in_stride + p->skip) * d->in_element;
     d->weight_bytes = (size_t)p->n * p->k + p->skip;
@@ -69,13 +69,13 @@ static void make(const struct problem *p, struct data *d) {
     memset(d->out, 0xFF, d->out_bytes);
     memset(d->in_scales, 0xFF, p->max_rows * sizeof(float));
     for (size_t i = 0; i < (size_t)p->n * p->k; i++)
-        d->weight[p->skip + i] = next_code(p->dtype);
+        d->weight[p->skip + i] = next_quantized(p->dtype);
     for (size_t row = 0; row < p->live; row++) {
         d->in_scales[row] = fabsf(next_value()) * 0x1p-7f + 0x1p-10f;
         for (size_t c = 0; c < p->k; c++) {
             size_t at = p->skip + row * d->in_stride + c;
-            if (p->codes)
-                d->in[at] = next_code(p->dtype);
+            if (p->quantized)
+                d->in[at] = next_quantized(p->dtype);
             else
                 ((uint16_t *)(void *)d->in)[at] = rp_f32_to_bf16(next_value());
         }
@@ -101,7 +101,7 @@ static struct rp_matrix matrix_of(const struct problem *p, void *data, const flo
                               .scale_kind = p->blocks ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL,
                               .data = data,
                               .scales = scales,
-                              .input = p->codes ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN};
+                              .input = p->quantized ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN};
 }
 
 /* Runs the GEMM on the GPU; d->out is what came back. */
@@ -121,7 +121,7 @@ static void run(const struct problem *p, struct data *d) {
         .bias = p->bias ? rp_gpu_upload(d->bias, p->n * sizeof(float)) : NULL,
         .in = in + p->skip * d->in_element,
         .in_stride = d->in_stride,
-        .in_scales = p->codes ? rp_gpu_upload(d->in_scales, p->max_rows * sizeof(float)) : NULL,
+        .in_scales = p->quantized ? rp_gpu_upload(d->in_scales, p->max_rows * sizeof(float)) : NULL,
         .out = {out, p->n, p->out_dtype},
         .accumulate = p->accumulate,
         .gate_up = p->gate_up};
@@ -137,8 +137,8 @@ static void run(const struct problem *p, struct data *d) {
 
 static float in_at(const struct problem *p, const struct data *d, size_t row, size_t k) {
     size_t at = p->skip + row * d->in_stride + k;
-    return p->codes ? rp_code_to_f32(d->in, p->dtype, at)
-                    : rp_bf16_to_f32(((const uint16_t *)(const void *)d->in)[at]);
+    return p->quantized ? rp_quantized_to_f32(d->in, p->dtype, at)
+                        : rp_bf16_to_f32(((const uint16_t *)(const void *)d->in)[at]);
 }
 
 /* What lane `lane` has of columns [begin, end). */
@@ -150,7 +150,8 @@ static float lane_sum(const struct problem *p, const struct data *d, size_t row,
         for (size_t k = at; k < at + CHUNK; k++) {
             bool inside = k < end;
             float x = inside ? in_at(p, d, row, k) : 0.0f;
-            float w = inside ? rp_code_to_f32(d->weight, p->dtype, p->skip + col * p->k + k) : 0.0f;
+            float w =
+                inside ? rp_quantized_to_f32(d->weight, p->dtype, p->skip + col * p->k + k) : 0.0f;
             part = fmaf(x, w, part);
         }
         size_t scale = col / 128 * RP_CEIL_DIV(p->k, 128u) + at / 128;
@@ -161,11 +162,11 @@ static float lane_sum(const struct problem *p, const struct data *d, size_t row,
 
 static float segment_sum(const struct problem *p, const struct data *d, size_t row, size_t col,
                          size_t begin, size_t end) {
-    if (p->codes && p->dtype == RP_DTYPE_INT8) {
+    if (p->quantized && p->dtype == RP_DTYPE_INT8) {
         int32_t sum = 0;
         for (size_t k = begin; k < end; k++)
             sum += (int32_t)in_at(p, d, row, k) *
-                   (int32_t)rp_code_to_f32(d->weight, p->dtype, p->skip + col * p->k + k);
+                   (int32_t)rp_quantized_to_f32(d->weight, p->dtype, p->skip + col * p->k + k);
         return (float)sum;
     }
     float lanes[LANES];
@@ -179,12 +180,12 @@ static float segment_sum(const struct problem *p, const struct data *d, size_t r
 
 static float output(const struct problem *p, const struct data *d, size_t row, size_t col) {
     size_t segment =
-        p->codes ? 2 * (size_t)rp_matmul_cuda_segment(p->n, RP_CEIL_DIV(p->k, 2u), p->gate_up)
-                 : p->k;
+        p->quantized ? 2 * (size_t)rp_matmul_cuda_segment(p->n, RP_CEIL_DIV(p->k, 2u), p->gate_up)
+                     : p->k;
     float total = 0.0f;
     for (size_t begin = 0; begin < p->k; begin += segment) {
         float scale = p->blocks ? 1.0f : d->scales[col];
-        if (p->codes)
+        if (p->quantized)
             scale = d->in_scales[row] * scale;
         float part =
             segment_sum(p, d, row, col, begin, RP_MIN(begin + segment, (size_t)p->k)) * scale;
@@ -211,7 +212,7 @@ static void check(const struct problem *p) {
             float got = out_at(p, &d, row * p->n + col), want = output(p, &d, row, col);
             if (memcmp(&got, &want, sizeof got) != 0)
                 fail_msg("%s %s%s, (%u, %u), row %zu of %u, column %zu: %.9g, not %.9g",
-                         rp_dtype_name(p->dtype), p->codes ? "by codes" : "by bf16",
+                         rp_dtype_name(p->dtype), p->quantized ? "by codes" : "by bf16",
                          p->blocks ? ", blocks" : "", p->n, p->k, row, p->live, col, got, want);
         }
     for (size_t at = (size_t)p->live * p->n; at < (size_t)p->max_rows * p->n; at++)
@@ -225,7 +226,7 @@ static void check(const struct problem *p) {
 /* Every kind of GEMM. */
 static const struct {
     enum rp_dtype dtype;
-    bool codes, blocks;
+    bool quantized, blocks;
 } formats[] = {{RP_DTYPE_INT8, true, false},     {RP_DTYPE_INT8, false, false},
                {RP_DTYPE_FP8_E4M3, true, false}, {RP_DTYPE_FP8_E4M3, false, false},
                {RP_DTYPE_FP8_E4M3, true, true},  {RP_DTYPE_FP8_E4M3, false, true}};
@@ -238,7 +239,7 @@ static struct problem problem_of(size_t format, uint32_t live, uint32_t max_rows
                             .k = k,
                             .dtype = formats[format].dtype,
                             .out_dtype = RP_DTYPE_F32,
-                            .codes = formats[format].codes,
+                            .quantized = formats[format].quantized,
                             .blocks = formats[format].blocks};
 }
 
@@ -313,7 +314,7 @@ static void a_row_of_scale_nan_gives_nan_alone(void **state) {
     EACH_FORMAT(f) {
         struct problem p = problem_of(f, 3, 3, 20, 96);
         struct data d;
-        if (!p.codes)
+        if (!p.quantized)
             continue;
         make(&p, &d);
         d.in_scales[1] = NAN;
@@ -339,7 +340,7 @@ static void the_scalar_truth_of_the_cpu_is_near(void **state) {
             uint16_t *row = rows + r * p.k;
             for (size_t c = 0; c < p.k; c++)
                 row[c] = rp_f32_to_bf16(next_value());
-            if (p.codes)
+            if (p.quantized)
                 d.in_scales[r] =
                     rp_quantize_row(row, RP_DTYPE_BF16, p.k, p.dtype, d.in + r * d.in_stride);
             else

@@ -75,7 +75,7 @@ static void a_gated_product_is_the_product_and_its_activation(void **state) {
                                         .gated = true});
 }
 
-static void rows_become_codes_as_the_host_makes_them(void **state) {
+static void rows_become_quantized_values_as_the_host_makes_them(void **state) {
     (void)state;
     static const uint32_t cases[][6] = {
         {1, 1, 6144, 4096, 512, 132}, {4, 4, 512, 4096, 2048, 132}, {2, 1, 1000, 2048, 512, 7},
@@ -134,5 +134,5 @@ static void rows_that_are_no_numbers_stay_alone(void **state) {
 
 MATMUL_TEST_MAIN(cmocka_unit_test(blocks_that_own_whole_sums_give_the_same_bits),
                  cmocka_unit_test(a_gated_product_is_the_product_and_its_activation),
-                 cmocka_unit_test(rows_become_codes_as_the_host_makes_them),
+                 cmocka_unit_test(rows_become_quantized_values_as_the_host_makes_them),
                  cmocka_unit_test(rows_that_are_no_numbers_stay_alone))

@@ -30,12 +30,12 @@ static struct rp_matmul_tile plain_tile(uint32_t tokens) {
  * each, by the kernel for bf16: a block of threads has one of them. */
 static float *chains_of(const struct matmul_case *p, const struct matmul_data *d, uint32_t cols) {
     size_t count = (size_t)p->n * p->k, segments = RP_CEIL_DIV(p->k, cols);
-    uint16_t *codes = malloc(count * sizeof *codes);
+    uint16_t *quantized = malloc(count * sizeof *quantized);
     for (size_t i = 0; i < count; i++)
-        codes[i] = rp_f32_to_bf16(matmul_weight_value(p, d, i));
+        quantized[i] = rp_f32_to_bf16(matmul_weight_value(p, d, i));
     struct rp_matrix weight = {.rows = p->n, .cols = p->k, .dtype = RP_DTYPE_BF16};
-    weight.data = rp_gpu_upload(codes, count * sizeof *codes);
-    free(codes);
+    weight.data = rp_gpu_upload(quantized, count * sizeof *quantized);
+    free(quantized);
     struct rp_matmul_tile tile = matmul_tile_8(8);
     tile.partials = true;
     size_t sums = p->max_rows * (size_t)p->n;

@@ -97,7 +97,7 @@ static void check_argmax(uint32_t sequence, uint32_t index) {
         assert_int_equal(argmax(got), best);
 }
 
-static bool has_codes(void) {
+static bool has_quantized(void) {
     return current->pages || current->scheme == RP_QUANT_INT8 || current->scheme == RP_QUANT_FP8;
 }
 
@@ -127,10 +127,10 @@ static double distance(uint32_t count, float (*from)[1 + FORCED][VOCAB_MAX]) {
     return sqrt(difference / size);
 }
 
-/* Sums that round apart make other quantized values, each as far off as a code's own rounding:
+/* Sums that round apart make other quantized values, each off by one rounding step:
  * two machines are no farther from each other than two independent roundings, sqrt(2) times what
  * the CPU's quantized values cost. */
-static double code_noise(uint32_t count) {
+static double quantized_noise(uint32_t count) {
     float(*plain)[1 + FORCED][VOCAB_MAX] = rp_calloc(CPU_SEQUENCES, sizeof *plain);
     assert_non_null(plain);
     plain_rows = true;
@@ -151,8 +151,8 @@ static void check_cpu(void) {
         for (uint32_t index = 0; index <= FORCED; index++)
             check_argmax(s, index);
     double error = distance(count, truth);
-    if (has_codes())
-        allowed = RP_MAX(allowed, sqrt(2.0) * code_noise(count));
+    if (has_quantized())
+        allowed = RP_MAX(allowed, sqrt(2.0) * quantized_noise(count));
     rp_free(cpu);
     printf("%s: relative error of the logits %.2e, allowed %.2e\n", current->name, error, allowed);
     assert_true(error <= allowed);

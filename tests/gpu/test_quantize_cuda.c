@@ -11,25 +11,26 @@
 
 static const enum rp_dtype kinds[] = {RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
 
-/* Codes and scales on the GPU, all bytes 0xFF. */
-struct code_buffer {
-    struct rp_cuda_codes codes;
+/* Quantized values and scales on the GPU, all bytes 0xFF. */
+struct quantized_buffer {
+    struct rp_cuda_quantized quantized;
     uint32_t rows;
 };
 
-static struct code_buffer codes_make(uint32_t rows, uint32_t cols, enum rp_dtype dtype) {
+static struct quantized_buffer quantize_row(uint32_t rows, uint32_t cols, enum rp_dtype dtype) {
     uint32_t stride = (uint32_t)RP_ALIGN_UP(cols, 16u) + (cols % 3 == 0 ? 16 : 0);
-    struct rp_cuda_codes codes = {.data = rp_gpu_poisoned((size_t)rows * stride),
-                                  .scales = rp_gpu_poisoned(rows * sizeof(float)),
-                                  .stride = stride,
-                                  .dtype = dtype};
-    return (struct code_buffer){codes, rows};
+    struct rp_cuda_quantized quantized = {.data = rp_gpu_poisoned((size_t)rows * stride),
+                                          .scales = rp_gpu_poisoned(rows * sizeof(float)),
+                                          .stride = stride,
+                                          .dtype = dtype};
+    return (struct quantized_buffer){quantized, rows};
 }
 
 /* The quantized values are those of the first `live` rows of `rows`, whose host copy holds what
  * the GPU gave; the rest is untouched. */
-static void assert_codes(const struct code_buffer *buffer, const struct twin *rows, uint32_t live) {
-    uint32_t stride = buffer->codes.stride, cols = rows->cols;
+static void assert_quantized(const struct quantized_buffer *buffer, const struct twin *rows,
+                             uint32_t live) {
+    uint32_t stride = buffer->quantized.stride, cols = rows->cols;
     size_t bytes = (size_t)buffer->rows * stride, size = rp_dtype_bytes(rows->host.dtype);
     unsigned char *seen = make_host(bytes), *want = make_host(bytes);
     float *scales = make_host(buffer->rows * sizeof *scales);
@@ -37,8 +38,8 @@ static void assert_codes(const struct code_buffer *buffer, const struct twin *ro
     float *wanted = make_host(buffer->rows * sizeof *wanted);
     memset(want, 0xFF, bytes);
     memset(wanted, 0xFF, buffer->rows * sizeof *wanted);
-    rp_gpu_download(seen, buffer->codes.data, bytes);
-    rp_gpu_download(scales, buffer->codes.scales, buffer->rows * sizeof *scales);
+    rp_gpu_download(seen, buffer->quantized.data, bytes);
+    rp_gpu_download(scales, buffer->quantized.scales, buffer->rows * sizeof *scales);
     for (uint32_t r = 0; r < live; r++) {
         const unsigned char *from =
             (const unsigned char *)rows->host.data + r * rows->host.stride * size;
@@ -46,13 +47,13 @@ static void assert_codes(const struct code_buffer *buffer, const struct twin *ro
             row[c] = rows->host.dtype == RP_DTYPE_BF16
                          ? ((const uint16_t *)(const void *)from)[c]
                          : rp_f32_to_bf16(((const float *)(const void *)from)[c]);
-        wanted[r] = rp_quantize_row(row, RP_DTYPE_BF16, cols, buffer->codes.dtype,
+        wanted[r] = rp_quantize_row(row, RP_DTYPE_BF16, cols, buffer->quantized.dtype,
                                     want + (size_t)r * stride);
     }
     for (size_t i = 0; i < bytes; i++)
         if (seen[i] != want[i])
             fail_msg("row %zu, column %zu of %u: code %02x, not %02x, of %s", i / stride,
-                     i % stride, cols, seen[i], want[i], rp_dtype_name(buffer->codes.dtype));
+                     i % stride, cols, seen[i], want[i], rp_dtype_name(buffer->quantized.dtype));
     for (uint32_t r = 0; r < buffer->rows; r++)
         if (memcmp(&scales[r], &wanted[r], sizeof *scales) != 0 &&
             !(isnan(scales[r]) && isnan(wanted[r]) && r < live))
@@ -113,17 +114,17 @@ static void check_quantize(uint32_t n, size_t place, uint32_t max_rows, enum rp_
         if ((r + turn) % (ROW_KINDS + 2) < ROW_KINDS)
             fill_row(&in, r, (enum row_kind)((r + turn) % (ROW_KINDS + 2)), dtype);
     twin_upload(&in);
-    struct code_buffer buffer = codes_make(max_rows, n, dtype);
-    struct rp_quantize_cuda args = {token_rows, in.device, n, buffer.codes, turn % 2 > 0};
+    struct quantized_buffer buffer = quantize_row(max_rows, n, dtype);
+    struct rp_quantize_cuda args = {token_rows, in.device, n, buffer.quantized, turn % 2 > 0};
     args.rows.max_rows = max_rows;
     assert_int_equal(rp_quantize_cuda_run(&args, NULL), 0);
-    assert_codes(&buffer, &in, LIVE_ROWS);
+    assert_quantized(&buffer, &in, LIVE_ROWS);
     assert_equal_twin(&in, LIVE_ROWS, true);
     end_case();
     twin_free(&in);
 }
 
-static void test_rows_become_the_codes_that_the_host_makes(void **state) {
+static void test_rows_become_the_quantized_values_that_the_host_makes(void **state) {
     (void)state;
     uint32_t turn = 0;
     EACH(s, sizes)
@@ -134,7 +135,7 @@ static void test_rows_become_the_codes_that_the_host_makes(void **state) {
     }
 }
 
-static void test_many_and_long_rows_become_the_same_codes(void **state) {
+static void test_many_and_long_rows_become_the_same_quantized_values(void **state) {
     (void)state;
     static const uint32_t many[] = {33, 4096, 8200}, longer[] = {28672, 32768, 32775, 70001};
     EACH(k, kinds) EACH(d, dtypes) {
@@ -146,11 +147,11 @@ static void test_many_and_long_rows_become_the_same_codes(void **state) {
 /* What the operator at hand gives without quantized values, and with them: into `out` too, or
  * not at all. */
 static void check_given(const struct twin *plain, const struct twin *out, bool given,
-                        const struct code_buffer *buffer, uint32_t live) {
+                        const struct quantized_buffer *buffer, uint32_t live) {
     struct twin copy = *plain;
     unsigned char *seen = make_host(out->bytes);
     twin_download(&copy);
-    assert_codes(buffer, plain, live);
+    assert_quantized(buffer, plain, live);
     rp_gpu_download(seen, out->device_base, out->bytes);
     if (given)
         assert_memory_equal(seen, plain->host_base, out->bytes);
@@ -174,7 +175,7 @@ static void check_norm(const struct norm_case *c) {
     struct twin plain = twin_make(c->max_rows, n, n, 0, c->out_dtype);
     struct twin out = twin_make(c->max_rows, n, n, 0, c->out_dtype);
     struct twin weight = vector_random(n);
-    struct code_buffer buffer = codes_make(c->max_rows, n, c->dtype);
+    struct quantized_buffer buffer = quantize_row(c->max_rows, n, c->dtype);
     struct rp_norm_cuda args = {.rows = c->gather ? logit_rows : token_rows,
                                 .in = in.device,
                                 .out = plain.device,
@@ -184,13 +185,13 @@ static void check_norm(const struct norm_case *c) {
                                 .eps = 1e-5f,
                                 .weight_offset = c->place % 2 ? 1.0f : 0.0f,
                                 .gather = c->gather};
-    for (uint32_t col = 0; col < n; col++) /* a row whose codes are all zero */
+    for (uint32_t col = 0; col < n; col++) /* a row whose quantized values are all zero */
         twin_set(&in, 0, col, 0.0f);
     twin_upload(&in);
     args.rows.max_rows = c->max_rows;
     assert_int_equal(rp_norm_cuda_run(&args, NULL), 0);
     args.out = c->given ? out.device : (struct rp_values){NULL, 0, c->out_dtype};
-    args.codes = buffer.codes;
+    args.quantized = buffer.quantized;
     assert_int_equal(rp_norm_cuda_run(&args, NULL), 0);
     check_given(&plain, &out, c->given, &buffer, live);
     end_case();
@@ -198,7 +199,7 @@ static void check_norm(const struct norm_case *c) {
     EACH(i, all) twin_free(all[i]);
 }
 
-static void test_norm_gives_the_codes_of_its_output(void **state) {
+static void test_norm_gives_the_quantized_values_of_its_output(void **state) {
     (void)state;
     uint32_t turn = 0;
     EACH(s, sizes) EACH(p, places) EACH(k, kinds) for (int gather = 0; gather < 2; gather++) {
@@ -237,7 +238,7 @@ static void check_add_norm(const struct add_norm_case *c) {
     struct twin plain = twin_make(c->max_rows, n, n, 0, RP_DTYPE_BF16);
     struct twin out = twin_make(c->max_rows, n, n, 0, RP_DTYPE_BF16);
     struct twin weight = vector_random(n), bias = vector_random(n);
-    struct code_buffer buffer = codes_make(c->max_rows, n, c->dtype);
+    struct quantized_buffer buffer = quantize_row(c->max_rows, n, c->dtype);
     memcpy(second.host_base, residual.host_base, residual.bytes);
     twin_upload(&second);
     sum_partials(&parts, c->count, NULL, &term);
@@ -256,7 +257,7 @@ static void check_add_norm(const struct add_norm_case *c) {
     assert_int_equal(rp_add_norm_cuda_run(&args, NULL), 0);
     args.residual = second.device;
     args.out = c->given ? out.device : (struct rp_values){NULL, 0, RP_DTYPE_BF16};
-    args.codes = buffer.codes;
+    args.quantized = buffer.quantized;
     assert_int_equal(rp_add_norm_cuda_run(&args, NULL), 0);
     check_given(&plain, &out, c->given, &buffer, live);
     twin_download(&residual);
@@ -267,7 +268,7 @@ static void check_add_norm(const struct add_norm_case *c) {
     EACH(i, all) twin_free(all[i]);
 }
 
-static void test_add_norm_gives_the_codes_of_its_output(void **state) {
+static void test_add_norm_gives_the_quantized_values_of_its_output(void **state) {
     (void)state;
     uint32_t turn = 0;
     EACH(s, sizes) EACH(p, places) for (uint32_t count = 0; count < 4; count += 1 + count) {
@@ -305,7 +306,7 @@ static void check_activation(uint32_t n, size_t place, uint32_t count, uint32_t 
     struct twin in = twin_random(LIVE_ROWS, max_rows, 2 * n, stride, offset, dtypes[place % 2]);
     struct twin plain = twin_make(max_rows, n, n, 0, RP_DTYPE_BF16);
     struct twin out = twin_make(max_rows, n, n, 0, RP_DTYPE_BF16);
-    struct code_buffer buffer = codes_make(max_rows, n, dtype);
+    struct quantized_buffer buffer = quantize_row(max_rows, n, dtype);
     struct rp_activation_cuda args = {
         .rows = token_rows, .in = in.device, .out = plain.device, .cols = n, .fn = fn};
     bool given = n % 2 == 0;
@@ -314,7 +315,7 @@ static void check_activation(uint32_t n, size_t place, uint32_t count, uint32_t 
         args.partials = partials_of(&parts, count, NULL);
     assert_int_equal(rp_activation_cuda_run(&args, NULL), 0);
     args.out = given ? out.device : (struct rp_values){NULL, 0, RP_DTYPE_BF16};
-    args.codes = buffer.codes;
+    args.quantized = buffer.quantized;
     assert_int_equal(rp_activation_cuda_run(&args, NULL), 0);
     check_given(&plain, &out, given, &buffer, LIVE_ROWS);
     end_case();
@@ -322,7 +323,7 @@ static void check_activation(uint32_t n, size_t place, uint32_t count, uint32_t 
     EACH(i, all) twin_free(all[i]);
 }
 
-static void test_activation_gives_the_codes_of_its_output(void **state) {
+static void test_activation_gives_the_quantized_values_of_its_output(void **state) {
     (void)state;
     EACH(s, sizes) EACH(p, places) {
         enum rp_activation fn = (s + p) % 2 ? RP_ACTIVATION_SILU : RP_ACTIVATION_GELU_TANH;
@@ -334,29 +335,31 @@ static void test_activation_gives_the_codes_of_its_output(void **state) {
     EACH(k, kinds) check_activation(more[m][0], 0, 0, more[m][1], RP_ACTIVATION_SILU, kinds[k]);
 }
 
-static void test_embed_reads_rows_of_codes(void **state) {
+static void test_embed_reads_rows_of_quantized_values(void **state) {
     (void)state;
     enum { VOCAB = 7 }; /* id 7 lies past it: the row of id 0 */
     EACH(s, sizes) EACH(k, kinds) {
         uint32_t n = sizes[s];
         float factor = s % 2 ? 3.7f : 1.0f, scales[VOCAB];
-        unsigned char *codes = make_host((size_t)VOCAB * n);
+        unsigned char *quantized = make_host((size_t)VOCAB * n);
         struct twin out = twin_make(MAX_ROWS, n, n + (uint32_t)s % 4, 0, RP_DTYPE_F32);
         float *values = make_host(n * sizeof *values);
         for (uint32_t id = 0; id < VOCAB; id++) {
             for (uint32_t c = 0; c < n; c++)
                 values[c] = random_float();
-            scales[id] = rp_quantize_row(values, RP_DTYPE_F32, n, kinds[k], codes + id * (size_t)n);
+            scales[id] =
+                rp_quantize_row(values, RP_DTYPE_F32, n, kinds[k], quantized + id * (size_t)n);
         }
         for (uint32_t r = 0; r < LIVE_ROWS; r++) {
             uint32_t id = (uint32_t)step.host.token_ids[r];
             id = id < VOCAB ? id : 0;
             for (uint32_t c = 0; c < n; c++)
                 twin_set(&out, r, c,
-                         rp_code_to_f32(codes, kinds[k], id * (size_t)n + c) * scales[id] * factor);
+                         rp_quantized_to_f32(quantized, kinds[k], id * (size_t)n + c) * scales[id] *
+                             factor);
         }
         struct rp_embed_cuda args = {.rows = token_rows,
-                                     .table = rp_gpu_upload(codes, (size_t)VOCAB * n),
+                                     .table = rp_gpu_upload(quantized, (size_t)VOCAB * n),
                                      .scales = rp_gpu_upload(scales, sizeof scales),
                                      .dtype = kinds[k],
                                      .vocab = VOCAB,
@@ -366,7 +369,7 @@ static void test_embed_reads_rows_of_codes(void **state) {
         assert_int_equal(rp_embed_cuda_run(&args, NULL), 0);
         assert_equal_twin(&out, LIVE_ROWS, true);
         end_case();
-        rp_free_aligned(codes);
+        rp_free_aligned(quantized);
         rp_free_aligned(values);
         twin_free(&out);
     }
@@ -374,9 +377,9 @@ static void test_embed_reads_rows_of_codes(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_rows_become_the_codes_that_the_host_makes),
-                 TEST(test_many_and_long_rows_become_the_same_codes),
-                 TEST(test_norm_gives_the_codes_of_its_output),
-                 TEST(test_add_norm_gives_the_codes_of_its_output),
-                 TEST(test_activation_gives_the_codes_of_its_output),
-                 TEST(test_embed_reads_rows_of_codes))
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_rows_become_the_quantized_values_that_the_host_makes),
+                 TEST(test_many_and_long_rows_become_the_same_quantized_values),
+                 TEST(test_norm_gives_the_quantized_values_of_its_output),
+                 TEST(test_add_norm_gives_the_quantized_values_of_its_output),
+                 TEST(test_activation_gives_the_quantized_values_of_its_output),
+                 TEST(test_embed_reads_rows_of_quantized_values))

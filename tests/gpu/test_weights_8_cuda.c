@@ -49,23 +49,23 @@ static struct rp_matrix make(uint32_t rows, uint32_t cols, enum rp_dtype dtype,
 static void check_prepared(enum rp_dtype dtype, enum rp_scale_kind kind) {
     enum { ROWS = 200, COLS = 300 };
     struct rp_matrix matrix = make(ROWS, COLS, dtype, kind);
-    static uint8_t codes[ROWS * COLS];
+    static uint8_t quantized[ROWS * COLS];
     static float scales[ROWS];
     assert_int_equal(cuda->matrix_prepare(gpu, &matrix, NULL), RP_OK);
     assert_int_equal(matrix.layout, RP_LAYOUT_ROW_MAJOR);
     assert_int_equal(matrix.scale_kind, kind == RP_SCALE_TENSOR ? RP_SCALE_CHANNEL : kind);
     size_t count = rp_matrix_scale_count(&matrix);
-    download(codes, matrix.data, sizeof codes);
+    download(quantized, matrix.data, sizeof quantized);
     download(scales, matrix.scales, count * sizeof *scales);
-    for (size_t i = 0; i < sizeof codes; i++)
-        assert_int_equal(codes[i], i * 7 % 127);
+    for (size_t i = 0; i < sizeof quantized; i++)
+        assert_int_equal(quantized[i], i * 7 % 127);
     for (size_t i = 0; i < count; i++)
         assert_true(scales[i] == (kind == RP_SCALE_TENSOR ? 0.5f : 0.5f + (float)i));
     cuda->matrix_release(gpu, &matrix);
     assert_true(!matrix.data && !matrix.scales);
 }
 
-static void test_codes_and_scales_reach_the_gpu(void **state) {
+static void test_quantized_values_and_scales_reach_the_gpu(void **state) {
     (void)state;
     check_prepared(RP_DTYPE_INT8, RP_SCALE_CHANNEL);
     check_prepared(RP_DTYPE_FP8_E4M3, RP_SCALE_CHANNEL);
@@ -96,7 +96,7 @@ static void test_random_weights_are_those_of_the_cpu(void **state) {
     (void)state;
     static const enum rp_quant_scheme schemes[] = {RP_QUANT_INT8, RP_QUANT_FP8_W8A16};
     static const uint32_t sizes[][2] = {{1, 1}, {3, 31}, {70, 300}, {5, 2049}};
-    static uint8_t codes[70 * 300];
+    static uint8_t quantized[70 * 300];
     static float scales[70];
     for (size_t k = 0; k < RP_ARRAY_COUNT(schemes); k++)
         for (size_t s = 0; s < RP_ARRAY_COUNT(sizes); s++) {
@@ -108,9 +108,9 @@ static void test_random_weights_are_those_of_the_cpu(void **state) {
             assert_int_equal(cpu->matrix_random(host, &here, 5, 0.03f, NULL), RP_OK);
             assert_int_equal(here.layout, RP_LAYOUT_ROW_MAJOR);
             size_t bytes = rp_matrix_bytes(&here);
-            download(codes, there.data, bytes);
+            download(quantized, there.data, bytes);
             download(scales, there.scales, there.rows * sizeof *scales);
-            assert_memory_equal(codes, here.data, bytes);
+            assert_memory_equal(quantized, here.data, bytes);
             assert_memory_equal(scales, here.scales, here.rows * sizeof *scales);
             cuda->matrix_release(gpu, &there);
             cpu->matrix_release(host, &here);
@@ -138,7 +138,8 @@ static void test_what_no_product_takes_is_refused_by_name(void **state) {
     check_refused(groups, "blocks of 128");
 }
 
-RP_GPU_TEST_MAIN(set_up, tear_down, cmocka_unit_test(test_codes_and_scales_reach_the_gpu),
+RP_GPU_TEST_MAIN(set_up, tear_down,
+                 cmocka_unit_test(test_quantized_values_and_scales_reach_the_gpu),
                  cmocka_unit_test(test_a_scale_per_tensor_becomes_one_per_output),
                  cmocka_unit_test(test_what_is_prepared_is_counted_and_given_back),
                  cmocka_unit_test(test_random_weights_are_those_of_the_cpu),

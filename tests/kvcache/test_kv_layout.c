@@ -49,7 +49,7 @@ static void test_the_address_of_a_run_is_the_formula_of_the_header(void **state)
                      memory + 2 * kv.page_stride + 3 * kv.plane_stride + 2 * kv.head_stride);
 }
 
-static void test_scales_lie_behind_the_codes_of_their_run(void **state) {
+static void test_scales_lie_behind_the_quantized_values_of_their_run(void **state) {
     (void)state;
     struct rp_kv_layout kv;
     assert_true(rp_kv_layout_init(&kv, 2, 3, 128, 64, RP_DTYPE_FP8_E4M3));
@@ -77,7 +77,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs_follow_each_other_without_overlap),
         cmocka_unit_test(test_the_address_of_a_run_is_the_formula_of_the_header),
-        cmocka_unit_test(test_scales_lie_behind_the_codes_of_their_run),
+        cmocka_unit_test(test_scales_lie_behind_the_quantized_values_of_their_run),
         cmocka_unit_test(test_sizes_that_overflow_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,7 +108,7 @@ static void must_load(struct fixture *f, enum rp_dtype dtype) {
 static float at(const struct rp_matrix *matrix, uint32_t row, uint32_t col) {
     size_t i = (size_t)row * matrix->cols + col;
     if (rp_dtype_bytes(matrix->dtype) == 1)
-        return rp_matrix_code(matrix, row, col) * rp_matrix_scale(matrix, row, col);
+        return rp_matrix_quantized(matrix, row, col) * rp_matrix_scale(matrix, row, col);
     return matrix->dtype == RP_DTYPE_F32 ? ((float *)matrix->data)[i]
                                          : rp_bf16_to_f32(((uint16_t *)matrix->data)[i]);
 }

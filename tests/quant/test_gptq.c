@@ -1,7 +1,6 @@
-/* Goal: codes are those of GPTQ, outputs lose clearly less than with the nearest codes, and no
- * input makes them anything else than codes. Method: GPTQ as its paper has it, with the inverse,
- * beside ours; outputs multiplied out; dead, equal and missing inputs; teams and instruction
- * sets. */
+/* Goal: the quantized values are those of GPTQ, outputs lose clearly less than by rounding, and no
+ * input makes them invalid. Method: the paper's loop with the explicit inverse beside ours; the
+ * GEMM's outputs in f64; dead, equal and missing inputs; worker teams and instruction sets. */
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
@@ -37,7 +36,7 @@ struct fixture {
     struct rp_cpu_team *team;
     uint16_t inputs[TOKENS * COLS];
     float weights[ROWS * COLS], scales[ROWS];
-    unsigned char nearest[ROWS * COLS], codes[ROWS * COLS];
+    unsigned char nearest[ROWS * COLS], quantized[ROWS * COLS];
     double h[COLS * COLS]; /* damped */
     struct rp_gptq_matrix matrix;
     struct rp_gptq_factor factor;
@@ -74,12 +73,12 @@ static void make_nearest(struct fixture *f, enum rp_dtype dtype) {
         f->weights[i] = next_value();
     assert_true(rp_quantize_weights_searched(f->weights, RP_DTYPE_F32, ROWS, COLS, dtype,
                                              f->nearest, f->scales, NULL, &bad));
-    memcpy(f->codes, f->nearest, sizeof f->codes);
+    memcpy(f->quantized, f->nearest, sizeof f->quantized);
     f->matrix = (struct rp_gptq_matrix){.rows = ROWS,
                                         .weights = f->weights,
                                         .scales = f->scales,
                                         .dtype = dtype,
-                                        .codes = f->codes};
+                                        .quantized = f->quantized};
 }
 
 static void make_factor(struct fixture *f, size_t tokens) {
@@ -88,24 +87,25 @@ static void make_factor(struct fixture *f, size_t tokens) {
                      RP_OK);
 }
 
-static void round_codes(struct fixture *f) {
+static void round_quantized(struct fixture *f) {
     assert_int_equal(rp_gptq_round(&f->factor, &f->matrix, f->team, NULL, NULL), RP_OK);
 }
 
-static double delta(const struct fixture *f, const unsigned char *codes, size_t row, size_t j) {
+static double delta(const struct fixture *f, const unsigned char *quantized, size_t row, size_t j) {
     size_t at = row * COLS + j;
     return (double)f->weights[at] -
-           (double)rp_code_to_f32(codes, f->matrix.dtype, at) * (double)f->scales[row];
+           (double)rp_quantized_to_f32(quantized, f->matrix.dtype, at) * (double)f->scales[row];
 }
 
 /* Squared error of all outputs on all inputs. */
-static double output_noise(const struct fixture *f, const unsigned char *codes) {
+static double output_noise(const struct fixture *f, const unsigned char *quantized) {
     double noise = 0;
     for (size_t t = 0; t < TOKENS; t++)
         for (size_t row = 0; row < ROWS; row++) {
             double sum = 0;
             for (size_t j = 0; j < COLS; j++)
-                sum += delta(f, codes, row, j) * (double)rp_bf16_to_f32(f->inputs[t * COLS + j]);
+                sum +=
+                    delta(f, quantized, row, j) * (double)rp_bf16_to_f32(f->inputs[t * COLS + j]);
             noise += sum * sum;
         }
     return noise;
@@ -113,7 +113,7 @@ static double output_noise(const struct fixture *f, const unsigned char *codes) 
 
 static void check_range(const struct fixture *f) {
     for (size_t i = 0; i < ROWS * COLS; i++) {
-        float code = rp_code_to_f32(f->codes, f->matrix.dtype, i);
+        float code = rp_quantized_to_f32(f->quantized, f->matrix.dtype, i);
         assert_true(fabsf(code) <= (f->matrix.dtype == RP_DTYPE_INT8 ? 127.0f : 448.0f));
     }
 }
@@ -158,7 +158,7 @@ static void invert(const double *from, double *out) {
 }
 
 /* The paper's loop: what is left of H's inverse after each column is the Schur complement. Deltas,
- * not codes. */
+ * not quantized values. */
 static void paper_deltas(const struct fixture *f, double *inverse, double *deltas) {
     static double w[ROWS * COLS];
     for (size_t i = 0; i < ROWS * COLS; i++)
@@ -182,7 +182,7 @@ static void paper_deltas(const struct fixture *f, double *inverse, double *delta
     }
 }
 
-static void test_codes_are_those_of_the_papers_loop_with_the_inverse(void **state) {
+static void test_quantized_values_are_those_of_the_papers_loop_with_the_inverse(void **state) {
     struct fixture *f = *state;
     static double inverse[COLS * COLS], deltas[ROWS * COLS];
     correlated(f);
@@ -190,10 +190,10 @@ static void test_codes_are_those_of_the_papers_loop_with_the_inverse(void **stat
     make_factor(f, TOKENS);
     for (size_t type = 0; type < RP_ARRAY_COUNT(types); type++) {
         make_nearest(f, types[type]);
-        round_codes(f);
+        round_quantized(f);
         invert(f->h, inverse);
         paper_deltas(f, inverse, deltas);
-        /* A first column keeps its nearest code, where the paper rounds by the fitted scale: leave
+        /* A first column keeps its nearest value, where the paper rounds by the fitted scale: leave
          * such rows out. */
         size_t compared = 0;
         for (size_t row = 0; row < ROWS; row++) {
@@ -201,10 +201,10 @@ static void test_codes_are_those_of_the_papers_loop_with_the_inverse(void **stat
                 continue;
             compared++;
             for (size_t j = 0; j < COLS; j++)
-                assert_true(delta(f, f->codes, row, j) == deltas[row * COLS + j]);
+                assert_true(delta(f, f->quantized, row, j) == deltas[row * COLS + j]);
         }
         assert_true(compared > ROWS * 3 / 4);
-        assert_memory_not_equal(f->codes, f->nearest, sizeof f->codes);
+        assert_memory_not_equal(f->quantized, f->nearest, sizeof f->quantized);
     }
 }
 
@@ -218,26 +218,27 @@ static void test_outputs_on_correlated_inputs_lose_less_than_half(void **state) 
         make_nearest(f, types[type]);
         float scales[ROWS];
         memcpy(scales, f->scales, sizeof scales);
-        round_codes(f);
+        round_quantized(f);
         assert_memory_equal(scales, f->scales, sizeof scales);
-        assert_true(output_noise(f, f->codes) < 0.5 * output_noise(f, f->nearest));
+        assert_true(output_noise(f, f->quantized) < 0.5 * output_noise(f, f->nearest));
         check_range(f);
     }
 }
 
-static void test_inputs_that_have_nothing_in_common_leave_the_nearest_codes(void **state) {
+static void
+test_inputs_that_have_nothing_in_common_leave_the_nearest_quantized_values(void **state) {
     struct fixture *f = *state;
     for (size_t t = 0; t < TOKENS; t++) /* one element a row: H is diagonal */
         f->inputs[t * COLS + t % COLS] = rp_f32_to_bf16(1.0f + (float)(t % 7));
     make_factor(f, TOKENS);
     for (size_t type = 0; type < RP_ARRAY_COUNT(types); type++) {
         make_nearest(f, types[type]);
-        round_codes(f);
-        assert_memory_equal(f->codes, f->nearest, sizeof f->codes);
+        round_quantized(f);
+        assert_memory_equal(f->quantized, f->nearest, sizeof f->quantized);
     }
     make_factor(f, 0); /* nothing is known */
-    round_codes(f);
-    assert_memory_equal(f->codes, f->nearest, sizeof f->codes);
+    round_quantized(f);
+    assert_memory_equal(f->quantized, f->nearest, sizeof f->quantized);
 }
 
 static void test_errors_and_signals_are_what_the_damped_matrix_says(void **state) {
@@ -249,7 +250,7 @@ static void test_errors_and_signals_are_what_the_damped_matrix_says(void **state
     make_nearest(f, RP_DTYPE_FP8_E4M3);
     assert_int_equal(rp_gptq_errors(&f->factor, &f->matrix, f->team, errors, NULL), RP_OK);
     assert_int_equal(rp_gptq_signals(&f->factor, &f->matrix, f->team, signals, NULL), RP_OK);
-    assert_memory_equal(f->codes, f->nearest, sizeof f->codes);
+    assert_memory_equal(f->quantized, f->nearest, sizeof f->quantized);
     assert_int_equal(rp_gptq_round(&f->factor, &f->matrix, f->team, after, NULL), RP_OK);
     for (size_t row = 0; row < ROWS; row++) {
         double want[3] = {0, 0, 0};
@@ -257,7 +258,7 @@ static void test_errors_and_signals_are_what_the_damped_matrix_says(void **state
             for (size_t j = 0; j < COLS; j++) {
                 double h = f->h[i * COLS + j];
                 want[0] += delta(f, f->nearest, row, i) * h * delta(f, f->nearest, row, j);
-                want[1] += delta(f, f->codes, row, i) * h * delta(f, f->codes, row, j);
+                want[1] += delta(f, f->quantized, row, i) * h * delta(f, f->quantized, row, j);
                 want[2] +=
                     (double)f->weights[row * COLS + i] * h * (double)f->weights[row * COLS + j];
             }
@@ -270,7 +271,7 @@ static void test_errors_and_signals_are_what_the_damped_matrix_says(void **state
 
 /* ---- what may come in ----------------------------------------------------------------------- */
 
-static void test_dead_equal_and_few_inputs_make_codes_like_any_other(void **state) {
+static void test_dead_equal_and_few_inputs_make_quantized_values_like_any_other(void **state) {
     struct fixture *f = *state;
     for (size_t type = 0; type < RP_ARRAY_COUNT(types); type++) {
         correlated(f);
@@ -281,22 +282,23 @@ static void test_dead_equal_and_few_inputs_make_codes_like_any_other(void **stat
         }
         make_nearest(f, types[type]);
         make_factor(f, TOKENS);
-        round_codes(f);
+        round_quantized(f);
         check_range(f);
         for (size_t row = 0; row < ROWS; row++) { /* dead: nobody's business */
-            assert_int_equal(f->codes[row * COLS + 3], f->nearest[row * COLS + 3]);
-            assert_int_equal(f->codes[row * COLS + 70], f->nearest[row * COLS + 70]);
+            assert_int_equal(f->quantized[row * COLS + 3], f->nearest[row * COLS + 3]);
+            assert_int_equal(f->quantized[row * COLS + 70], f->nearest[row * COLS + 70]);
         }
-        assert_true(output_noise(f, f->codes) < 0.5 * output_noise(f, f->nearest));
-        memcpy(f->codes, f->nearest, sizeof f->codes);
+        assert_true(output_noise(f, f->quantized) < 0.5 * output_noise(f, f->nearest));
+        memcpy(f->quantized, f->nearest, sizeof f->quantized);
         make_factor(f, 2); /* rank 2 of 151 */
-        round_codes(f);
+        round_quantized(f);
         check_range(f);
-        assert_memory_not_equal(f->codes, f->nearest, sizeof f->codes);
+        assert_memory_not_equal(f->quantized, f->nearest, sizeof f->quantized);
     }
 }
 
-static void test_codes_stay_within_their_range_where_errors_would_lead_out(void **state) {
+static void
+test_quantized_values_stay_within_their_range_where_errors_would_lead_out(void **state) {
     struct fixture *f = *state;
     static const float sizes[] = {1.0f, 0x1p120f, 0x1p-126f};
     for (size_t type = 0; type < RP_ARRAY_COUNT(types); type++)
@@ -308,11 +310,11 @@ static void test_codes_stay_within_their_range_where_errors_would_lead_out(void 
             for (size_t row = 0; row < ROWS; row++)
                 f->scales[row] *= 0.25f; /* three weights of four lie outside */
             make_factor(f, TOKENS);
-            round_codes(f);
+            round_quantized(f);
             check_range(f);
             size_t ends = 0;
             for (size_t i = 0; i < ROWS * COLS; i++)
-                ends += fabsf(rp_code_to_f32(f->codes, types[type], i)) ==
+                ends += fabsf(rp_quantized_to_f32(f->quantized, types[type], i)) ==
                         (types[type] == RP_DTYPE_INT8 ? 127.0f : 448.0f);
             assert_true(ends > ROWS * COLS / 4);
         }
@@ -325,50 +327,50 @@ static void test_rows_of_zeros_stay_zeros(void **state) {
     make_factor(f, TOKENS);
     make_nearest(f, RP_DTYPE_INT8);
     memset(f->weights + 4 * COLS, 0, COLS * sizeof *f->weights);
-    memset(f->codes + 4 * COLS, 0, COLS);
+    memset(f->quantized + 4 * COLS, 0, COLS);
     f->scales[4] = 1;
-    round_codes(f);
-    assert_memory_equal(f->codes + 4 * COLS, zeros, COLS);
+    round_quantized(f);
+    assert_memory_equal(f->quantized + 4 * COLS, zeros, COLS);
 }
 
 static void test_divisors_are_inputs_that_were_divided(void **state) {
     struct fixture *f = *state;
     float divisors[COLS];
-    unsigned char codes[ROWS * COLS];
+    unsigned char quantized[ROWS * COLS];
     correlated(f);
     make_nearest(f, RP_DTYPE_INT8);
     for (size_t j = 0; j < COLS; j++)
         divisors[j] = ldexpf(1.0f, (int)(j % 5) - 2);
     assert_int_equal(
         rp_gptq_factor_make(f->inputs, TOKENS, COLS, divisors, f->team, &f->factor, NULL), RP_OK);
-    round_codes(f);
-    memcpy(codes, f->codes, sizeof codes);
-    memcpy(f->codes, f->nearest, sizeof codes);
+    round_quantized(f);
+    memcpy(quantized, f->quantized, sizeof quantized);
+    memcpy(f->quantized, f->nearest, sizeof quantized);
     for (size_t i = 0; i < TOKENS * COLS; i++)
         f->inputs[i] = rp_f32_to_bf16(rp_bf16_to_f32(f->inputs[i]) / divisors[i % COLS]);
     make_factor(f, TOKENS);
-    round_codes(f);
-    assert_memory_equal(codes, f->codes, sizeof codes);
+    round_quantized(f);
+    assert_memory_equal(quantized, f->quantized, sizeof quantized);
 }
 
 static void test_bits_depend_neither_on_workers_nor_on_instructions(void **state) {
     struct fixture *f = *state;
-    unsigned char codes[ROWS * COLS];
+    unsigned char quantized[ROWS * COLS];
     double errors[ROWS], other[ROWS];
     correlated(f);
     make_nearest(f, RP_DTYPE_FP8_E4M3);
     make_factor(f, TOKENS);
     assert_int_equal(rp_gptq_round(&f->factor, &f->matrix, f->team, errors, NULL), RP_OK);
-    memcpy(codes, f->codes, sizeof codes);
+    memcpy(quantized, f->quantized, sizeof quantized);
     for (uint32_t threads = 1; threads <= 5; threads += 2) {
         if (threads == 3)
             assert_int_equal(setenv("REPRISE_CPU_ISA", "scalar", 1), 0);
         rp_cpu_team_destroy(f->team);
         assert_int_equal(rp_cpu_team_create(threads, &f->team, NULL), RP_OK);
-        memcpy(f->codes, f->nearest, sizeof codes);
+        memcpy(f->quantized, f->nearest, sizeof quantized);
         make_factor(f, TOKENS);
         assert_int_equal(rp_gptq_round(&f->factor, &f->matrix, f->team, other, NULL), RP_OK);
-        assert_memory_equal(codes, f->codes, sizeof codes);
+        assert_memory_equal(quantized, f->quantized, sizeof quantized);
         assert_memory_equal(errors, other, sizeof other);
     }
     assert_int_equal(unsetenv("REPRISE_CPU_ISA"), 0);
@@ -393,7 +395,7 @@ static void test_without_memory_nothing_changes_and_sizes_do_not_wrap(void **sta
     assert_int_equal(rp_gptq_round(&f->factor, &f->matrix, f->team, NULL, &err),
                      RP_STATUS_NO_MEMORY);
     rp_alloc_fail_at(0);
-    assert_memory_equal(f->codes, f->nearest, sizeof f->codes);
+    assert_memory_equal(f->quantized, f->nearest, sizeof f->quantized);
     assert_true(rp_gptq_factor_bytes((size_t)1 << 31) == SIZE_MAX);
     assert_true(rp_gptq_factor_bytes(4096) >= (size_t)4096 * 4096 * 8);
     struct rp_gptq_factor none;
@@ -405,12 +407,12 @@ static void test_without_memory_nothing_changes_and_sizes_do_not_wrap(void **sta
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_codes_are_those_of_the_papers_loop_with_the_inverse),
+        TEST(test_quantized_values_are_those_of_the_papers_loop_with_the_inverse),
         TEST(test_outputs_on_correlated_inputs_lose_less_than_half),
-        TEST(test_inputs_that_have_nothing_in_common_leave_the_nearest_codes),
+        TEST(test_inputs_that_have_nothing_in_common_leave_the_nearest_quantized_values),
         TEST(test_errors_and_signals_are_what_the_damped_matrix_says),
-        TEST(test_dead_equal_and_few_inputs_make_codes_like_any_other),
-        TEST(test_codes_stay_within_their_range_where_errors_would_lead_out),
+        TEST(test_dead_equal_and_few_inputs_make_quantized_values_like_any_other),
+        TEST(test_quantized_values_stay_within_their_range_where_errors_would_lead_out),
         TEST(test_rows_of_zeros_stay_zeros),
         TEST(test_divisors_are_inputs_that_were_divided),
         TEST(test_bits_depend_neither_on_workers_nor_on_instructions),

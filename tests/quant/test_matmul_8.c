@@ -1,6 +1,6 @@
 /* Goal: products on INT8 and FP8 weights are what matmul.h says, in every batch, team and
- * instruction set; INT8 with quantized rows has one set of bits. Method: an f64 sum of the codes;
- * outputs poisoned inside guards, inputs among NaN. */
+ * instruction set; INT8 with quantized rows has one set of bits. Method: an f64 sum of the
+ * quantized values; outputs poisoned inside guards, inputs among NaN. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
@@ -83,7 +83,7 @@ static struct rp_matrix copy_of(const struct rp_matrix *from) {
     return copy;
 }
 
-/* Codes over the whole range, -128 as checkpoints may have it. */
+/* Quantized values over the whole range, -128 as checkpoints may have it. */
 static void make_matrix(struct fixture *f, enum rp_dtype dtype, enum rp_matrix_input input,
                         enum kind kind) {
     static const enum rp_scale_kind kinds[] = {RP_SCALE_CHANNEL, RP_SCALE_TENSOR,
@@ -114,22 +114,22 @@ static void make_matrix(struct fixture *f, enum rp_dtype dtype, enum rp_matrix_i
 
 static void make_reference(struct fixture *f) {
     float x[K_MAX];
-    int8_t codes[K_MAX];
+    int8_t quantized[K_MAX];
     for (size_t row = 0; row < f->m; row++) {
         const uint16_t *in = f->in + row * (f->k + PAD);
         double scale = 1;
         for (size_t i = 0; i < f->k; i++)
             x[i] = rp_bf16_to_f32(in[i]);
         if (f->plain.input == RP_INPUT_QUANTIZED) {
-            scale = (double)rp_quantize_row(in, RP_DTYPE_BF16, f->k, f->plain.dtype, codes);
+            scale = (double)rp_quantize_row(in, RP_DTYPE_BF16, f->k, f->plain.dtype, quantized);
             for (size_t i = 0; i < f->k; i++)
-                x[i] = f->plain.dtype == RP_DTYPE_INT8 ? (float)codes[i]
-                                                       : rp_fp8_to_f32((uint8_t)codes[i]);
+                x[i] = f->plain.dtype == RP_DTYPE_INT8 ? (float)quantized[i]
+                                                       : rp_fp8_to_f32((uint8_t)quantized[i]);
         }
         for (size_t n = 0; n < f->n; n++) {
             double sum = 0;
             for (size_t i = 0; i < f->k; i++)
-                sum += (double)x[i] * (double)rp_matrix_code(&f->plain, n, i) *
+                sum += (double)x[i] * (double)rp_matrix_quantized(&f->plain, n, i) *
                        (double)rp_matrix_scale(&f->plain, n, i);
             f->reference[row * f->n + n] = sum * scale;
         }
@@ -258,7 +258,7 @@ static void test_a_row_has_the_same_bits_in_every_batch_team_and_instruction_set
     }
 }
 
-static void test_sums_of_the_largest_codes_are_exact(void **state) {
+static void test_sums_of_the_largest_quantized_values_are_exact(void **state) {
     struct fixture *f = *state;
     make(f, 5, 40, 2048, RP_DTYPE_INT8, RP_INPUT_QUANTIZED, TENSOR);
     memset(f->plain.data, -128, (size_t)f->n * f->k);
@@ -354,7 +354,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_every_kernel_is_the_product_for_every_format_and_odd_sizes),
         TEST(test_a_row_has_the_same_bits_in_every_batch_team_and_instruction_set),
-        TEST(test_sums_of_the_largest_codes_are_exact),
+        TEST(test_sums_of_the_largest_quantized_values_are_exact),
         TEST(test_accumulated_bf16_and_gated_products_are_the_product_and_then_the_rest),
         TEST(test_a_nan_or_an_infinity_spoils_its_own_row_alone),
         TEST(test_what_has_no_product_is_refused),

@@ -1,6 +1,6 @@
-/* Goal: quantized weights and rows are the nearest codes under the scale that the header promises,
- * and nothing bad is taken in silence. Method: against f64, extremes, both input types, both
- * layouts. */
+/* Goal: weights and rows are quantized to the nearest values under the scale that the header
+ * promises, and bad input is never accepted silently. Method: against f64, extremes, both input
+ * types, both layouts. */
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/memory.h"
@@ -123,38 +123,39 @@ static void test_a_weight_that_is_not_finite_is_refused_with_its_row(void **stat
 static void test_a_row_of_activations_reaches_the_ends_of_the_grid(void **state) {
     (void)state;
     float row[COLS] = {0};
-    int8_t codes[COLS];
+    int8_t quantized[COLS];
     row[3] = -2.5f;
     row[7] = 2.5f;
     row[9] = 2.5f / 254; /* half a step: to even */
-    assert_true(rp_quantize_row(row, RP_DTYPE_F32, COLS, RP_DTYPE_INT8, codes) == 2.5f / 127);
-    assert_int_equal(codes[3], -127);
-    assert_int_equal(codes[7], 127);
-    assert_true(codes[9] == 0 || codes[9] == 1);
-    assert_true(rp_quantize_row(row, RP_DTYPE_F32, COLS, RP_DTYPE_FP8_E4M3, codes) == 2.5f / 448);
-    assert_int_equal((uint8_t)codes[3], 0xFE);
-    assert_int_equal((uint8_t)codes[7], 0x7E);
+    assert_true(rp_quantize_row(row, RP_DTYPE_F32, COLS, RP_DTYPE_INT8, quantized) == 2.5f / 127);
+    assert_int_equal(quantized[3], -127);
+    assert_int_equal(quantized[7], 127);
+    assert_true(quantized[9] == 0 || quantized[9] == 1);
+    assert_true(rp_quantize_row(row, RP_DTYPE_F32, COLS, RP_DTYPE_FP8_E4M3, quantized) ==
+                2.5f / 448);
+    assert_int_equal((uint8_t)quantized[3], 0xFE);
+    assert_int_equal((uint8_t)quantized[7], 0x7E);
 }
 
 static void test_rows_of_nothing_have_scale_1_and_bad_rows_scale_nan(void **state) {
     (void)state;
     float row[COLS];
-    int8_t codes[COLS], zero[COLS] = {0};
+    int8_t quantized[COLS], zero[COLS] = {0};
     static const float values[] = {0.0f, -0.0f, 0x1p-149f, 0x1p-126f, NAN, INFINITY};
     for (size_t i = 0; i < RP_ARRAY_COUNT(values); i++) {
         for (size_t k = 0; k < COLS; k++)
             row[k] = k == 20 ? values[i] : 0.0f;
-        float scale = rp_quantize_row(row, RP_DTYPE_F32, COLS, RP_DTYPE_INT8, codes);
+        float scale = rp_quantize_row(row, RP_DTYPE_F32, COLS, RP_DTYPE_INT8, quantized);
         assert_true(i < 4 ? scale == 1.0f : isnan(scale));
-        assert_memory_equal(codes, zero, sizeof codes);
+        assert_memory_equal(quantized, zero, sizeof quantized);
     }
     for (size_t k = 0; k < COLS; k++)
         row[k] = 3e38f;
-    assert_true(isfinite(rp_quantize_row(row, RP_DTYPE_F32, COLS, RP_DTYPE_INT8, codes)));
-    assert_int_equal(codes[0], 127);
+    assert_true(isfinite(rp_quantize_row(row, RP_DTYPE_F32, COLS, RP_DTYPE_INT8, quantized)));
+    assert_int_equal(quantized[0], 127);
     row[0] = 0x1p-100f;
-    assert_true(rp_quantize_row(row, RP_DTYPE_F32, 1, RP_DTYPE_INT8, codes) > 0);
-    assert_int_equal(codes[0], 127);
+    assert_true(rp_quantize_row(row, RP_DTYPE_F32, 1, RP_DTYPE_INT8, quantized) > 0);
+    assert_int_equal(quantized[0], 127);
 }
 
 /* ---- the search for a scale ----------------------------------------------------------------- */
@@ -167,27 +168,27 @@ static void fill_weights(float *row, size_t cols, float size) {
         row[i] = (next_value() + next_value() + next_value()) * size;
 }
 
-static double noise_of(const float *row, size_t cols, const uint8_t *codes, double scale) {
+static double noise_of(const float *row, size_t cols, const uint8_t *quantized, double scale) {
     double noise = 0;
     for (size_t i = 0; i < cols; i++) {
-        double lost = (double)row[i] - (double)rp_fp8_to_f32(codes[i]) * scale;
+        double lost = (double)row[i] - (double)rp_fp8_to_f32(quantized[i]) * scale;
         noise += lost * lost;
     }
     return noise;
 }
 
-/* The least noise of nearest codes at the sixteen scales within a factor of two above the largest
- * weight's, in f64. */
+/* The least rounding noise over sixteen scales within a factor of two above the largest weight's,
+ * in f64. */
 static double least_noise(const float *row, size_t cols) {
     double most = 0, least = INFINITY;
     for (size_t i = 0; i < cols; i++)
         most = fmax(most, fabs((double)row[i]));
     for (int step = 0; step < 16; step++) {
         double scale = most / 448 * exp2(step / 16.0);
-        uint8_t codes[WIDE];
+        uint8_t quantized[WIDE];
         for (size_t i = 0; i < cols; i++)
-            codes[i] = rp_f32_to_fp8((float)((double)row[i] / scale));
-        least = fmin(least, noise_of(row, cols, codes, scale));
+            quantized[i] = rp_f32_to_fp8((float)((double)row[i] / scale));
+        least = fmin(least, noise_of(row, cols, quantized, scale));
     }
     return least;
 }
@@ -199,15 +200,15 @@ static void test_a_searched_scale_is_the_best_of_sixteen_and_never_worse(void **
         double before = 0, after = 0;
         for (int trial = 0; trial < 40; trial++) {
             float row[WIDE], scale, plain_scale;
-            uint8_t codes[WIDE], plain[WIDE];
+            uint8_t quantized[WIDE], plain[WIDE];
             size_t cols = widths[w], bad;
             fill_weights(row, cols, ldexpf(0.02f, trial - 20));
-            memset(codes, 0xA5, sizeof codes);
+            memset(quantized, 0xA5, sizeof quantized);
             assert_true(rp_quantize_weights(row, RP_DTYPE_F32, 1, cols, RP_DTYPE_FP8_E4M3, plain,
                                             &plain_scale, NULL, &bad));
             assert_true(rp_quantize_weights_searched(row, RP_DTYPE_F32, 1, cols, RP_DTYPE_FP8_E4M3,
-                                                     codes, &scale, NULL, &bad));
-            double noise = noise_of(row, cols, codes, (double)scale);
+                                                     quantized, &scale, NULL, &bad));
+            double noise = noise_of(row, cols, quantized, (double)scale);
             double was = noise_of(row, cols, plain, (double)plain_scale);
             assert_true(noise <= was);
             double rounding =
@@ -226,7 +227,7 @@ static void test_a_searched_matrix_has_the_same_bits_in_any_pieces_and_both_type
     enum { COUNT = 9, COLUMNS = 52 };
     uint16_t half[COUNT * COLUMNS];
     float full[COUNT * COLUMNS], scales[COUNT], other_scales[COUNT];
-    uint8_t codes[COUNT * COLUMNS], other[COUNT * COLUMNS];
+    uint8_t quantized[COUNT * COLUMNS], other[COUNT * COLUMNS];
     struct rp_quant_loss loss = {0}, again = {0};
     size_t bad;
     for (size_t i = 0; i < RP_ARRAY_COUNT(half); i++) {
@@ -234,12 +235,12 @@ static void test_a_searched_matrix_has_the_same_bits_in_any_pieces_and_both_type
         full[i] = rp_bf16_to_f32(half[i]);
     }
     assert_true(rp_quantize_weights_searched(half, RP_DTYPE_BF16, COUNT, COLUMNS, RP_DTYPE_FP8_E4M3,
-                                             codes, scales, &loss, &bad));
+                                             quantized, scales, &loss, &bad));
     for (size_t row = 0; row < COUNT; row++)
         assert_true(rp_quantize_weights_searched(full + row * COLUMNS, RP_DTYPE_F32, 1, COLUMNS,
                                                  RP_DTYPE_FP8_E4M3, other + row * COLUMNS,
                                                  other_scales + row, &again, &bad));
-    assert_memory_equal(codes, other, sizeof codes);
+    assert_memory_equal(quantized, other, sizeof quantized);
     assert_memory_equal(scales, other_scales, sizeof scales);
     assert_true(loss.noise == again.noise && rp_quant_sqnr_db(&loss) > 31.5);
 }
@@ -250,13 +251,13 @@ static void test_wide_rows_and_int8_are_not_searched(void **state) {
     for (size_t type = 0; type < 2; type++) {
         size_t cols = type ? 64 : WIDE, bad;
         float row[WIDE], scale, plain_scale;
-        uint8_t codes[WIDE], plain[WIDE];
+        uint8_t quantized[WIDE], plain[WIDE];
         fill_weights(row, cols, 1.0f);
         assert_true(rp_quantize_weights(row, RP_DTYPE_F32, 1, cols, types[type], plain,
                                         &plain_scale, NULL, &bad));
-        assert_true(rp_quantize_weights_searched(row, RP_DTYPE_F32, 1, cols, types[type], codes,
+        assert_true(rp_quantize_weights_searched(row, RP_DTYPE_F32, 1, cols, types[type], quantized,
                                                  &scale, NULL, &bad));
-        assert_memory_equal(codes, plain, cols);
+        assert_memory_equal(quantized, plain, cols);
         assert_true(scale == plain_scale);
     }
 }
@@ -268,31 +269,31 @@ static void test_a_search_keeps_exact_rows_and_refuses_bad_ones(void **state) {
     static const float values[] = {448,     -448, 0x1p-9f, -0x1p-9f, 0x1.cp-7f,
                                    0x1p-6f, 0,    416,     -15,      1};
     float row[RP_ARRAY_COUNT(values)], scale;
-    uint8_t codes[RP_ARRAY_COUNT(values)], zero[RP_ARRAY_COUNT(values)] = {0};
+    uint8_t quantized[RP_ARRAY_COUNT(values)], zero[RP_ARRAY_COUNT(values)] = {0};
     static const float tiny[] = {0.0f, 0x1p-149f, 0x1p-126f, 0x1p-101f};
     size_t cols = RP_ARRAY_COUNT(values), bad = 7;
     for (int power = -90; power <= 110; power += 20) {
         for (size_t i = 0; i < cols; i++)
             row[i] = ldexpf(values[i], power);
         assert_true(rp_quantize_weights_searched(row, RP_DTYPE_F32, 1, cols, RP_DTYPE_FP8_E4M3,
-                                                 codes, &scale, NULL, &bad));
+                                                 quantized, &scale, NULL, &bad));
         assert_true(scale == ldexpf(1, power));
         for (size_t i = 0; i < cols; i++)
-            assert_true(rp_fp8_to_f32(codes[i]) * scale == row[i]);
-        assert_int_equal(codes[0], 0x7E);
-        assert_int_equal(codes[2], 1);
+            assert_true(rp_fp8_to_f32(quantized[i]) * scale == row[i]);
+        assert_int_equal(quantized[0], 0x7E);
+        assert_int_equal(quantized[2], 1);
     }
     for (size_t t = 0; t < RP_ARRAY_COUNT(tiny); t++) {
         for (size_t i = 0; i < cols; i++)
             row[i] = i % 2 ? tiny[t] : 0;
         assert_true(rp_quantize_weights_searched(row, RP_DTYPE_F32, 1, cols, RP_DTYPE_FP8_E4M3,
-                                                 codes, &scale, NULL, &bad));
+                                                 quantized, &scale, NULL, &bad));
         assert_true(scale == 1.0f);
-        assert_memory_equal(codes, zero, cols);
+        assert_memory_equal(quantized, zero, cols);
     }
     row[3] = NAN;
-    assert_false(rp_quantize_weights_searched(row, RP_DTYPE_F32, 1, cols, RP_DTYPE_FP8_E4M3, codes,
-                                              &scale, NULL, &bad));
+    assert_false(rp_quantize_weights_searched(row, RP_DTYPE_F32, 1, cols, RP_DTYPE_FP8_E4M3,
+                                              quantized, &scale, NULL, &bad));
     assert_int_equal(bad, 0);
 }
 
