@@ -39,6 +39,8 @@ function duration(seconds) {
   if (seconds < 120) return short(seconds) + ' s';
   return seconds < 7200 ? number(seconds / 60, 0) + ' min' : number(seconds / 3600, 1) + ' h';
 }
+// The answers that the page shows, for whoever compares them with its numbers.
+function keepRaw() { $('raw').textContent = JSON.stringify(state.raw); }
 function words(name) { return name.replaceAll('_', ' '); }
 const trim = (text) => text.replace(/(\.\d*?)0+(?=\D|$)/, '$1').replace(/\.(?=\D|$)/, '');
 // The smallest of `factors` times a power of ten that is not below value.

@@ -138,7 +138,7 @@ function draw() {
   if (!state.raw.status) return;
   $('main').hidden = false;
   drawVerdict(); drawTiles(); drawCharts(); drawRequests(); drawSteps(); drawLatency(); drawProfile(); drawIdle(); drawMemory(); drawRequest();
-  $('raw').textContent = JSON.stringify(state.raw);
+  keepRaw();
   document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
   document.body.dataset.dark = String(matchMedia('(prefers-color-scheme: dark)').matches);
   document.body.dataset.back = getComputedStyle(document.body).backgroundColor;

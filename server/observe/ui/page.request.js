@@ -96,6 +96,7 @@ function drawRequest() {
   legend('legend-waterfall', [['var(--b)', 'waits'], ['var(--c)', 'prompt on the device'], ['var(--a)', 'tokens'], ['var(--bad)', 'after the worst gap'], ['var(--e)', 'network and parsing']]);
   drawGaps(record);
   drawRequestTables(record, `request.requests.${state.record}.`);
+  keepRaw();
 }
 
 async function loadRequest() {
@@ -120,6 +121,9 @@ async function openRequest(id) {
 function closeRequest() {
   state.request = null;
   delete state.raw.request;
+  $('request-times').replaceChildren();
+  $('request-costs').replaceChildren();
+  keepRaw();
   if ($('request').open) $('request').close();
 }
 // A link cannot send the key: fetched, then saved from memory.
