@@ -128,11 +128,23 @@ static double percentile(const struct merged *merged, double share) {
     return (double)merged->max;
 }
 
+static void summarize(const struct merged *merged, struct rp_latency_stats *out) {
+    *out = (struct rp_latency_stats){.count = merged->count};
+    if (merged->count == 0)
+        return;
+    *out = (struct rp_latency_stats){.count = merged->count,
+                                     .mean = (double)merged->sum / (double)merged->count,
+                                     .p50 = percentile(merged, 0.5),
+                                     .p90 = percentile(merged, 0.9),
+                                     .p95 = percentile(merged, 0.95),
+                                     .p99 = percentile(merged, 0.99),
+                                     .max = (double)merged->max};
+}
+
 void rp_latency_read(const struct rp_latency *const *shards, uint32_t shard_count,
                      enum rp_latency_window window, uint64_t now_ns, struct rp_latency_stats *out) {
     struct merged merged;
     memset(&merged, 0, sizeof merged);
-    memset(out, 0, sizeof *out);
     for (uint32_t s = 0; s < shard_count; s++) {
         struct rp_latency *shard = (struct rp_latency *)shards[s]; /* atomic loads take no const */
         if (window == RP_LATENCY_TOTAL) {
@@ -143,15 +155,25 @@ void rp_latency_read(const struct rp_latency *const *shards, uint32_t shard_coun
         for (uint32_t i = 0; i < RP_LATENCY_SLICES; i++)
             add_slice(&shard->slices[window][i], newest, &merged);
     }
-    if (merged.count == 0)
-        return;
-    *out = (struct rp_latency_stats){.count = merged.count,
-                                     .mean = (double)merged.sum / (double)merged.count,
-                                     .p50 = percentile(&merged, 0.5),
-                                     .p90 = percentile(&merged, 0.9),
-                                     .p95 = percentile(&merged, 0.95),
-                                     .p99 = percentile(&merged, 0.99),
-                                     .max = (double)merged.max};
+    summarize(&merged, out);
+}
+
+void rp_latency_since(const struct rp_latency *latency, struct rp_latency_mark *mark,
+                      struct rp_latency_stats *out) {
+    struct rp_latency *from = (struct rp_latency *)latency; /* atomic loads take no const */
+    struct merged merged = {.count = 0};
+    for (uint32_t i = 0; i < RP_LATENCY_SLOTS; i++) {
+        uint64_t count = atomic_load_explicit(&from->total.counts[i], memory_order_acquire);
+        merged.counts[i] = count - mark->counts[i];
+        merged.count += merged.counts[i];
+        if (merged.counts[i])
+            merged.max = (uint64_t)rp_latency_middle(i);
+        mark->counts[i] = count;
+    }
+    uint64_t sum = atomic_load_explicit(&from->total.sum, memory_order_acquire);
+    merged.sum = sum - mark->sum;
+    mark->sum = sum;
+    summarize(&merged, out);
 }
 
 void rp_latency_gauges(const struct rp_latency *latency, enum rp_latency_window window,

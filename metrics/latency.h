@@ -75,6 +75,15 @@ struct rp_latency_stats {
 void rp_latency_read(const struct rp_latency *const *shards, uint32_t shard_count,
                      enum rp_latency_window window, uint64_t now_ns, struct rp_latency_stats *out);
 
+/* What had been recorded at some moment. Zeroed: nothing. */
+struct rp_latency_mark {
+    uint64_t counts[RP_LATENCY_SLOTS], sum;
+};
+/* What was recorded since the mark, which moves to now. The largest value: the middle of its slot.
+ * Any thread that owns the mark; takes some us. */
+void rp_latency_since(const struct rp_latency *latency, struct rp_latency_mark *mark,
+                      struct rp_latency_stats *out);
+
 /* The series of a server; server/observe/server_latency.h defines the begin and end of each. */
 /* clang-format off */
 #define RP_LATENCY_SERIES(X)                                                                       \

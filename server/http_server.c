@@ -248,6 +248,8 @@ static void on_tick(uv_timer_t *timer) {
     }
     rp_profile_session_tick(server, now_ns);
     rp_otlp_tick(server->otlp, now_ns);
+    rp_status_history_tick(&server->history, rp_tick_ns(),
+                           rp_engine_metrics(server->serving.engine), &server->metrics.latency);
     if (rp_engine_is_healthy(server->serving.engine) && !is_stuck(server))
         rp_service_notify_alive(&server->notify, now_ns);
     if (server->phase == RP_SERVER_DRAINING && now_ns > server->drain_deadline_ns)

@@ -9,6 +9,7 @@
 #include "server/observe/goodput.h"
 #include "server/observe/request_log.h"
 #include "server/observe/server_metrics.h"
+#include "server/observe/status_history.h"
 #include "server/service_notify.h"
 
 #include <time.h>
@@ -103,6 +104,7 @@ struct rp_server {
     struct rp_request_log log;
     struct rp_goodput goodput;
     struct rp_server_metrics metrics;
+    struct rp_status_history history;
     struct rp_registry registry;
 
     /* Names of unknown fields already logged (params.c). */

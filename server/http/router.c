@@ -30,6 +30,7 @@ static const struct rp_route routes[] = {
     {"/debug/requests/*", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_request},
     {"/debug/status", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_status},
     {"/debug/steps", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_steps},
+    {"/debug/history", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_history},
     {"/debug/ui", RP_METHOD_GET, RP_ACCESS_ADMIN_PAGE, rp_api_debug_ui},
     {"/debug/memory", RP_METHOD_GET, RP_ACCESS_ADMIN, rp_api_debug_memory},
     {"/debug/memory/history", RP_METHOD_POST, RP_ACCESS_ADMIN, rp_api_debug_memory_history},

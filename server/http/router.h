@@ -63,6 +63,7 @@ void rp_api_debug_request(struct rp_conn *conn);
 /* api_debug_status.c */
 void rp_api_debug_status(struct rp_conn *conn);
 void rp_api_debug_steps(struct rp_conn *conn);
+void rp_api_debug_history(struct rp_conn *conn);
 void rp_api_debug_masks(struct rp_conn *conn); /* api_debug_masks.c */
 /* api_ui.c */
 void rp_api_debug_ui(struct rp_conn *conn);

@@ -80,6 +80,7 @@ static void write_host(struct rp_json *json, const struct rp_server *server,
                 (uint64_t)use->peak_host * use->page_bytes);
     write_owner(json, "flight recorder", recorder.bytes, recorder.bytes);
     write_owner(json, "request records", rp_request_log_bytes(), rp_request_log_bytes());
+    write_owner(json, "status history", sizeof server->history, sizeof server->history);
     write_owner(json, "request bodies", server->bodies_bytes, server->bodies_peak_bytes);
     write_owner(json, "JSON trees", rp_json_body_live_bytes(), rp_json_body_peak_bytes());
     rp_json_array_end(json);

@@ -256,6 +256,32 @@ static void test_a_reader_that_races_sees_no_slice_that_is_cleared(void **state)
     assert_true(seen > 0);
 }
 
+static void test_a_mark_gives_what_was_recorded_since_it(void **state) {
+    static struct rp_latency_mark mark;
+    struct rp_latency_stats stats;
+    (void)state;
+    memset(&mark, 0, sizeof mark);
+    rp_latency_since(&latency, &mark, &stats);
+    assert_int_equal(stats.count, 0);
+    for (uint32_t i = 0; i < 100; i++)
+        rp_latency_record(&latency, SECOND, i < 50 ? 1000 : 2000000);
+    rp_latency_since(&latency, &mark, &stats);
+    assert_int_equal(stats.count, 100);
+    near("p50", stats.p50, 1000);
+    near("p99", stats.p99, 2000000);
+    near("max", stats.max, 2000000);
+    near("mean", stats.mean, 1000500);
+    rp_latency_record(&latency, 2 * SECOND, 5000);
+    rp_latency_since(&latency, &mark, &stats); /* none of the larger ones before the mark */
+    assert_int_equal(stats.count, 1);
+    near("p99", stats.p99, 5000);
+    near("mean", stats.mean, 5000);
+    near("max", stats.max, 5000);
+    rp_latency_since(&latency, &mark, &stats);
+    assert_int_equal(stats.count, 0);
+    assert_true(stats.p99 == 0 && stats.mean == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_percentiles_are_within_three_per_cent_of_a_sorted_oracle,
@@ -267,6 +293,7 @@ int main(void) {
         cmocka_unit_test_setup(test_shards_merge_to_one_histogram_of_everything, setup),
         cmocka_unit_test_setup(test_gauges_are_in_seconds_and_not_a_number_when_nothing_is_known,
                                setup),
+        cmocka_unit_test_setup(test_a_mark_gives_what_was_recorded_since_it, setup),
         cmocka_unit_test_setup(test_a_reader_that_races_sees_no_slice_that_is_cleared, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

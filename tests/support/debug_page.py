@@ -3,11 +3,10 @@ the route's."""
 import html.parser
 import json
 import re
-import shutil
-import subprocess
-import tempfile
 
-CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
+from browser import CHROMIUM, Browser
+
+__all__ = ["CHROMIUM", "browse", "check_numbers", "read_page"]
 # Numbers whose unit on the page differs from the answer's: suffix of the name -> factor.
 FACTORS = ((".calls", 1), ("self_ns", 1e-6), ("_ns", 1e-3), (".count", 1), ("busy", 1), ("device_seconds.", 1), ("durations_seconds.", 1e3),
            ("worst.seconds", 1e3), ("device.seconds", 1e3), ("latency.", 1e3))
@@ -44,14 +43,16 @@ class Page(html.parser.HTMLParser):
             self.cells[-1][1] += data
 
 
-def browse(url, width=1280, dark=False, screenshot=None):
-    with tempfile.TemporaryDirectory() as profile:
-        command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--user-data-dir=" + profile, "--no-first-run",
-                   "--disable-background-networking", "--virtual-time-budget=2500", f"--window-size={width},1400",
-                   "--blink-settings=preferredColorScheme=%d" % (0 if dark else 1), "--dump-dom", url]
-        result = subprocess.run(command, capture_output=True, timeout=120)
-        assert result.returncode == 0, result.stderr[-2000:]
-        return Page(result.stdout.decode())
+def browse(url):
+    """The page once it has drawn twice, or wants a key."""
+    with Browser() as browser:
+        browser.open(url)
+        browser.until("document.body && (document.body.dataset.drawn >= 2 || document.querySelector('#login:not([hidden])'))")
+        return read_page(browser)
+
+
+def read_page(browser):
+    return Page(browser.run("document.documentElement.outerHTML"))
 
 
 def look_up(raw, path):
