@@ -87,6 +87,8 @@ const char *rp_server_not_ready(struct rp_server *server) {
         return "the server is shutting down";
     if (is_stuck(server))
         return "requests are open and no step has completed";
+    if (!rp_engine_is_consistent(engine))
+        return "an invariant of the engine is broken, see the log; restart the server";
     return NULL;
 }
 
