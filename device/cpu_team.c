@@ -386,9 +386,11 @@ int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_err
         goto fail_phase;
     if (!gate_init(&team->finished))
         goto fail_finished;
-    /* Signals are for the loop thread: workers inherit a mask that blocks them all. */
+    /* Signals are for the loop thread: workers inherit a mask that blocks all of them but SIGSYS,
+     * which the kernel sends to the thread whose system call it refused. */
     sigset_t all, old;
     sigfillset(&all);
+    sigdelset(&all, SIGSYS);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int failure = 0;
     for (uint32_t i = 0; i < threads && failure == 0; i++) {

@@ -21,6 +21,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -247,6 +248,7 @@ static void on_tick(uv_timer_t *timer) {
         rp_conn_tick(conn, now_ns);
     }
     rp_profile_session_tick(server, now_ns);
+    rp_counter_add(&server->metrics.sandbox_refused, rp_sandbox_report());
     if (rp_engine_is_healthy(server->serving.engine) && !is_stuck(server))
         rp_service_notify_alive(&server->notify, now_ns);
     if (server->phase == RP_SERVER_DRAINING && now_ns > server->drain_deadline_ns)
@@ -418,6 +420,8 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
                      struct rp_error *err) {
     struct rp_server *server = rp_calloc(1, sizeof *server);
     *out = NULL;
+    /* libuv's io_uring would pass by the sandbox's filter, which knows system calls alone. */
+    setenv("UV_USE_IO_URING", "0", 1);
     if (!server || !rp_request_log_init(&server->log) || uv_loop_init(&server->loop) != 0) {
         if (server)
             rp_request_log_deinit(&server->log);
@@ -483,6 +487,18 @@ static void register_metrics(struct rp_server *server) {
         rp_power_register(server->serving.power, &server->registry);
 }
 
+/* Everything is open and every thread runs. */
+static int enter_sandbox(struct rp_server *server, struct rp_error *err) {
+    const struct rp_server_config *config = &server->config;
+    bool makes_files = config->flight.dir && *config->flight.dir;
+    uint32_t needs = (makes_files ? RP_SANDBOX_FILES : 0) | (config->uds ? RP_SANDBOX_UNLINK : 0) |
+                     (rp_service_is_managed() ? RP_SANDBOX_NOTIFY : 0) |
+                     (server->serving.has_driver ? RP_SANDBOX_DRIVER : 0);
+    int status = rp_sandbox_enter(config->sandbox, needs, err);
+    rp_gauge_set(&server->metrics.sandbox, rp_sandbox_is_on());
+    return status;
+}
+
 int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
                   void (*ready)(void *ctx), void *ctx) {
     server->serving = *serving;
@@ -500,6 +516,11 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
         rp_log(RP_LOG_ERROR, "server: cannot listen: %s", uv_strerror(rc));
         rp_flight_stop(server->flight);
         return EXIT_PORT;
+    }
+    if (enter_sandbox(server, &err) != RP_OK) {
+        rp_log(RP_LOG_ERROR, "server: %s; %s", err.text, err.hint);
+        rp_flight_stop(server->flight);
+        return EXIT_FAILED;
     }
     server->phase = RP_SERVER_SERVING;
     uv_signal_start(&server->sigterm, on_signal, SIGTERM);

@@ -15,6 +15,7 @@
 #include "server/observe/flight.h"
 #include "server/observe/goodput.h"
 #include "server/observe/server_metrics.h"
+#include "server/sandbox.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct rp_server;
@@ -55,6 +56,7 @@ struct rp_server_config {
     uint64_t request_timeout_ns, queue_timeout_ns; /* of every request; 0: none */
     /* the engine has failed when it makes no progress for this long with requests open; 0: off */
     uint32_t watchdog_ms;
+    enum rp_sandbox_mode sandbox;
     bool metrics_on_main; /* /metrics also on a main listener that is not loopback */
     bool vllm_metrics;    /* /metrics also exposes vLLM's metric names */
     struct rp_http_limits limits;
@@ -73,6 +75,7 @@ struct rp_server_config {
  * destroy. */
 struct rp_serving {
     struct rp_engine *engine;
+    bool has_driver;        /* the engine runs on a GPU */
     struct rp_power *power; /* GPU power readings; NULL: not available */
     const struct rp_tokenizer *tokenizer;
     const struct rp_chat_templates *templates; /* NULL: no chat */
