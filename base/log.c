@@ -35,10 +35,14 @@ static enum output open_output(void) {
     return OUTPUT_OWN;
 }
 
-static bool write_line(const char *line, size_t len) {
-    struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
+void rp_log_open(void) {
     if (atomic_load(&output) == OUTPUT_UNKNOWN)
         atomic_store(&output, (int)open_output());
+}
+
+static bool write_line(const char *line, size_t len) {
+    struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
+    rp_log_open();
     switch (atomic_load(&output)) {
     case OUTPUT_SOCKET:
         return send(STDERR_FILENO, line, len, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)len;

@@ -15,6 +15,8 @@ extern "C" {
 enum rp_log_level { RP_LOG_ERROR, RP_LOG_WARN, RP_LOG_INFO, RP_LOG_DEBUG };
 
 void rp_log_set_level(enum rp_log_level level);
+/* Opens the output now, otherwise the first line does: for a process that may open none later. */
+void rp_log_open(void);
 void rp_log(enum rp_log_level level, const char *format, ...) RP_PRINTF(2, 3);
 /* Lines dropped since the start of the process. */
 uint64_t rp_log_dropped(void);

@@ -387,11 +387,13 @@ int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_err
         goto fail_phase;
     if (!gate_init(&team->finished))
         goto fail_finished;
-    /* Signals are for the loop thread: workers inherit a mask that blocks them all but the one that
-     * samples call stacks (metrics/stack_sampler.h). */
+    /* Signals are for the loop thread: workers inherit a mask that blocks all but SIGPROF, which
+     * samples call stacks (metrics/stack_sampler.h), and SIGSYS, which the kernel sends to the
+     * thread whose system call the sandbox refused. */
     sigset_t all, old;
     sigfillset(&all);
     sigdelset(&all, SIGPROF);
+    sigdelset(&all, SIGSYS);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int failure = 0;
     for (uint32_t i = 0; i < threads && failure == 0; i++) {

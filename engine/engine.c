@@ -276,6 +276,11 @@ bool rp_engine_is_healthy(const struct rp_engine *engine) {
     return rp_engine_failure(engine) == NULL;
 }
 
+bool rp_engine_is_consistent(const struct rp_engine *engine) {
+    return !atomic_load_explicit(&((struct rp_engine *)engine)->invariants.broken,
+                                 memory_order_relaxed);
+}
+
 const char *rp_engine_failure(const struct rp_engine *engine) {
     return atomic_load_explicit(&((struct rp_engine *)engine)->failure, memory_order_acquire);
 }

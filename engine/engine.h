@@ -219,6 +219,9 @@ uint32_t rp_engine_layer_count(const struct rp_engine *engine);
 void rp_engine_layer_mask(const struct rp_engine *engine, uint32_t layer,
                           struct rp_engine_layer_mask *out);
 bool rp_engine_is_healthy(const struct rp_engine *engine);
+/* Whether the last check of the engine's invariants, one a second, found all of them intact
+ * (invariant_watch.h). */
+bool rp_engine_is_consistent(const struct rp_engine *engine);
 /* Why the device has failed, or NULL while it is healthy. */
 const char *rp_engine_failure(const struct rp_engine *engine);
 /* Last moment at which a step ended, the device was seen at work inside one, or nothing was to do;

@@ -26,6 +26,7 @@ void rp_invariant_watch_turn(struct rp_engine *engine, uint64_t now_ns) {
     const char *broken = rp_scheduler_check(engine->scheduler);
     if (!broken)
         broken = check_engine(engine);
+    atomic_store_explicit(&watch->broken, broken != NULL, memory_order_relaxed);
     if (!broken)
         return;
     rp_counter_add(&engine->metrics.invariant_violations, 1);

@@ -156,6 +156,7 @@ int rp_crash_arm(const char *path, const struct rp_recorder *recorder,
     atomic_flag_clear(&crash_taken);
     sigaltstack(&stack, &crash.stack_before);
     sigfillset(&action.sa_mask);
+    sigdelset(&action.sa_mask, SIGSYS); /* a refused system call must not end the handler */
     for (size_t i = 0; i < RP_ARRAY_COUNT(signals); i++)
         sigaction(signals[i], &action, &crash.before[i]);
     crash.armed = true;

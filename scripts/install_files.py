@@ -19,7 +19,7 @@ import subprocess
 
 # What NOTICE says of each library.
 LICENSES = {"libuv": "MIT", "libjansson": "MIT", "libpcre2-8": "BSD-3-Clause", "libz": "Zlib", "libssl": "Apache-2.0",
-            "libcrypto": "Apache-2.0", "libxxhash": "BSD-2-Clause", "libllhttp": "MIT", "libc": "LGPL-2.1-or-later",
+            "libcrypto": "Apache-2.0", "libxxhash": "BSD-2-Clause", "libseccomp": "LGPL-2.1-only", "libllhttp": "MIT", "libc": "LGPL-2.1-or-later",
             "libm": "LGPL-2.1-or-later", "libstdc++": "GPL-3.0-or-later WITH GCC-exception-3.1",
             "libgcc_s": "GPL-3.0-or-later WITH GCC-exception-3.1"}
 MAINTAINER = "the reprise authors <reprise@localhost>"

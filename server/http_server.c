@@ -22,6 +22,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -88,6 +89,8 @@ const char *rp_server_not_ready(struct rp_server *server) {
         return "the server is shutting down";
     if (is_stuck(server))
         return "requests are open and no step has completed";
+    if (!rp_engine_is_consistent(engine))
+        return "an invariant of the engine is broken, see the log; restart the server";
     return NULL;
 }
 
@@ -250,6 +253,7 @@ static void on_tick(uv_timer_t *timer) {
     rp_otlp_tick(server->otlp, now_ns);
     rp_status_history_tick(&server->history, rp_tick_ns(),
                            rp_engine_metrics(server->serving.engine), &server->metrics.latency);
+    rp_counter_add(&server->metrics.sandbox_refused, rp_sandbox_report());
     if (rp_engine_is_healthy(server->serving.engine) && !is_stuck(server))
         rp_service_notify_alive(&server->notify, now_ns);
     if (server->phase == RP_SERVER_DRAINING && now_ns > server->drain_deadline_ns)
@@ -421,6 +425,8 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
                      struct rp_error *err) {
     struct rp_server *server = rp_calloc(1, sizeof *server);
     *out = NULL;
+    /* libuv's io_uring would pass by the sandbox's filter, which knows system calls alone. */
+    setenv("UV_USE_IO_URING", "0", 1);
     if (!server || !rp_request_log_init(&server->log) || uv_loop_init(&server->loop) != 0) {
         if (server)
             rp_request_log_deinit(&server->log);
@@ -495,6 +501,19 @@ static void stop_export(struct rp_server *server) {
     rp_otlp_stop(otlp);
 }
 
+/* Everything is open and every thread runs. */
+static int enter_sandbox(struct rp_server *server, struct rp_error *err) {
+    const struct rp_server_config *config = &server->config;
+    bool makes_files = config->flight.dir && *config->flight.dir;
+    uint32_t needs = (makes_files ? RP_SANDBOX_FILES : 0) | (config->uds ? RP_SANDBOX_UNLINK : 0) |
+                     (rp_service_is_managed() ? RP_SANDBOX_NOTIFY : 0) |
+                     (server->serving.has_driver ? RP_SANDBOX_DRIVER : 0) |
+                     (server->otlp ? RP_SANDBOX_CONNECT : 0);
+    int status = rp_sandbox_enter(config->sandbox, needs, err);
+    rp_gauge_set(&server->metrics.sandbox, rp_sandbox_is_on());
+    return status;
+}
+
 int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
                   void (*ready)(void *ctx), void *ctx) {
     server->serving = *serving;
@@ -521,6 +540,12 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
         stop_export(server);
         rp_flight_stop(server->flight);
         return EXIT_PORT;
+    }
+    if (enter_sandbox(server, &err) != RP_OK) {
+        rp_log(RP_LOG_ERROR, "server: %s; %s", err.text, err.hint);
+        stop_export(server);
+        rp_flight_stop(server->flight);
+        return EXIT_FAILED;
     }
     server->phase = RP_SERVER_SERVING;
     uv_signal_start(&server->sigterm, on_signal, SIGTERM);

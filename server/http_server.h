@@ -16,6 +16,7 @@
 #include "server/observe/goodput.h"
 #include "server/observe/otlp_export.h"
 #include "server/observe/server_metrics.h"
+#include "server/sandbox.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct rp_server;
@@ -59,6 +60,7 @@ struct rp_server_config {
     bool metrics_on_main;  /* /metrics also on a main listener that is not loopback */
     double price_per_hour; /* of the machine, in any currency; 0: costs are not shown */
     bool vllm_metrics;     /* /metrics also exposes vLLM's metric names */
+    enum rp_sandbox_mode sandbox;
     struct rp_http_limits limits;
     struct rp_slo slo;
     struct rp_auth *auth;        /* borrowed; owned by the loop thread while it runs */
@@ -76,6 +78,7 @@ struct rp_server_config {
  * destroy. */
 struct rp_serving {
     struct rp_engine *engine;
+    bool has_driver;        /* the engine runs on a GPU */
     struct rp_power *power; /* GPU power readings; NULL: not available */
     const struct rp_tokenizer *tokenizer;
     const struct rp_chat_templates *templates; /* NULL: no chat */

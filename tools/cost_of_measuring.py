@@ -161,7 +161,8 @@ def measure_loop(build):
 def count_streams(binary, count):
     with tempfile.TemporaryDirectory() as folder:
         process = callgrind(folder, [binary, os.path.join(ROOT, "models", "demo"), "--host", "127.0.0.1", "--port", "0",
-                                     "--slo-ttft-ms", "1000", "--slo-tpot-ms", "100"], {"FAKE_STEP_US": "1000"})
+                                     "--slo-ttft-ms", "1000", "--slo-tpot-ms", "100", "--sandbox", "off"],
+                            {"FAKE_STEP_US": "1000"})
         port = int(re.search(rb"port=(\d+)", process.stdout.readline()).group(1))
         threads = [threading.Thread(target=stream, args=(port,)) for _ in range(count)]
         for thread in threads:

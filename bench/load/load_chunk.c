@@ -132,8 +132,10 @@ static bool scan_count(struct scanner *w, uint32_t *out) {
     int c = peek(w);
     if (c < '0' || c > '9')
         return skip(w);
-    if (!scan_word(w, &word) || word.len > 10)
+    if (!scan_word(w, &word))
         return false;
+    if (word.len > 10)
+        return true;
     for (size_t i = 0; i < word.len; i++) {
         if (word.at[i] < '0' || word.at[i] > '9')
             return true;

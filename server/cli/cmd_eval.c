@@ -129,6 +129,11 @@ static int start_side(struct work *work, struct side *side, struct rp_error *err
     return rp_eval_run_open(&config, &side->run, err);
 }
 
+/* --against is a directory, not a type of the same model's weights, and not absent. */
+static bool is_directory(const char *against) {
+    return *against && strcmp(against, "bf16") != 0 && strcmp(against, "f32") != 0;
+}
+
 static int open_other(struct work *work, struct rp_error *err) {
     const char *against = work->options->against;
     enum rp_dtype dtype = rp_stack_dtype(work->options->engine.dtype);
@@ -274,6 +279,11 @@ static int eval_ppl(int argc, char **argv) {
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     work.model.dir = options.model;
+    status = rp_model_dir_check(options.model, &err);
+    if (status == RP_OK && is_directory(options.against))
+        status = rp_model_dir_check(options.against, &err);
+    if (status != RP_OK)
+        return rp_fail(RP_EXIT_MODEL, &err);
     status = rp_stack_select(&options.engine, &work.selection, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_DEVICE, &err);

@@ -261,6 +261,9 @@ int rp_cmd_quantize(int argc, char **argv) {
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     report.lines = options.report;
+    status = rp_model_dir_check(positionals[0], &err);
+    if (status != RP_OK)
+        return rp_fail(RP_EXIT_MODEL, &err);
     status = check_options(&options, &err);
     if (status == RP_OK)
         status = quantize(positionals[0], positionals[1], &options, &report, &err);

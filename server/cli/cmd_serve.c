@@ -90,24 +90,26 @@ static void on_ready(void *ctx) {
 static void describe(struct serve *serve, const char *dir, struct rp_serving *out) {
     const struct rp_model_config *model = &serve->stack.model.config;
     rp_serve_model_name(&serve->options, dir, serve->name, sizeof serve->name);
-    *out = (struct rp_serving){.engine = serve->stack.engine,
-                               .power = serve->power,
-                               .tokenizer = serve->stack.tokenizer,
-                               .templates = serve->templates,
-                               .model_name = serve->name,
-                               .model_root = dir,
-                               .vocab_size = model->vocab,
-                               .default_temperature = (double)model->default_temperature,
-                               .default_top_p = (double)model->default_top_p,
-                               .default_top_k = model->default_top_k,
-                               .mask = serve->stack.model.mask,
-                               .startup = {{"device", serve->stack.device_s},
-                                           {"tokenizer", serve->stack.tokenizer_s},
-                                           {"weights", serve->stack.weights_s},
-                                           {"engine", serve->stack.engine_s}},
-                               .seed = serve->options.seed,
-                               .write_flags = rp_serve_write_flags,
-                               .write_flags_ctx = &serve->options};
+    *out =
+        (struct rp_serving){.engine = serve->stack.engine,
+                            .has_driver = strcmp(serve->stack.selection.backend->name, "cpu") != 0,
+                            .power = serve->power,
+                            .tokenizer = serve->stack.tokenizer,
+                            .templates = serve->templates,
+                            .model_name = serve->name,
+                            .model_root = dir,
+                            .vocab_size = model->vocab,
+                            .default_temperature = (double)model->default_temperature,
+                            .default_top_p = (double)model->default_top_p,
+                            .default_top_k = model->default_top_k,
+                            .mask = serve->stack.model.mask,
+                            .startup = {{"device", serve->stack.device_s},
+                                        {"tokenizer", serve->stack.tokenizer_s},
+                                        {"weights", serve->stack.weights_s},
+                                        {"engine", serve->stack.engine_s}},
+                            .seed = serve->options.seed,
+                            .write_flags = rp_serve_write_flags,
+                            .write_flags_ctx = &serve->options};
     for (uint32_t i = 0; i < model->eos_count && i < RP_ARRAY_COUNT(out->stop_ids); i++)
         out->stop_ids[out->stop_id_count++] = (int32_t)model->eos_ids[i];
 }

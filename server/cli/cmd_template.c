@@ -2,6 +2,7 @@
 #include "base/buffer.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
+#include "model/model.h"
 #include "server/api/chat_values.h"
 #include "server/cli/commands.h"
 #include "text/template/chat_template.h"
@@ -284,7 +285,8 @@ static int open_model(struct work *w) {
     struct rp_error err = {.status = RP_OK};
     if (!w->options.dir)
         return 0;
-    if (rp_chat_templates_open(w->options.dir, w->options.override, &w->set, &err) != RP_OK) {
+    if (rp_model_dir_check(w->options.dir, &err) != RP_OK ||
+        rp_chat_templates_open(w->options.dir, w->options.override, &w->set, &err) != RP_OK) {
         (void)complain(err.text, err.hint);
         return EXIT_MODEL;
     }

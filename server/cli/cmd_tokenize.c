@@ -3,6 +3,7 @@
 #include "base/buffer.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
+#include "model/model.h"
 #include "server/cli/commands.h"
 #include "text/tokenizer/detokenizer.h"
 #include "text/tokenizer/tokenizer.h"
@@ -225,7 +226,10 @@ int rp_cmd_tokenize(int argc, char **argv) {
     int rc = parse_options(argc, argv, &w.options);
     if (rc)
         return rc - 1;
-    if (rp_tokenizer_open(w.options.path, &w.tok, &err) != RP_OK) {
+    int status = rp_model_dir_check(w.options.path, &err);
+    /* INVALID: a file, which may be a tokenizer.json. */
+    if ((status != RP_OK && status != RP_STATUS_INVALID) ||
+        rp_tokenizer_open(w.options.path, &w.tok, &err) != RP_OK) {
         (void)complain(err.text, err.hint);
         return EXIT_MODEL;
     }

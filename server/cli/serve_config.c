@@ -97,6 +97,7 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     out_config->request_timeout_ns = (uint64_t)(options->request_timeout_s * 1e9);
     out_config->queue_timeout_ns = (uint64_t)(options->queue_timeout_s * 1e9);
     out_config->watchdog_ms = (uint32_t)(options->engine.watchdog_timeout_s * 1000.0);
+    out_config->sandbox = (enum rp_sandbox_mode)options->sandbox;
     out_config->metrics_on_main = options->metrics_on_main;
     out_config->price_per_hour = options->price_per_hour;
     out_config->vllm_metrics = options->vllm_metrics;

@@ -95,6 +95,8 @@ static const struct rp_flag serve_flags[] = {
      "time between two posts of metrics; 0: none"},
     {"core-dumps", RP_FLAG_SWITCH, AT(core_dumps), NULL, 0, 0, NULL,
      "allow core dumps, which contain prompts; the limit of the shell applies"},
+    {"sandbox", RP_FLAG_CHOICE, AT(sandbox), "auto|on|off", 0, 0, "auto",
+     "refuse system calls that serving does not need; auto: on the CPU, not with a GPU's driver"},
     {"log-level", RP_FLAG_CHOICE, AT(log_level), "error|warn|info|debug", 0, 0, "info",
      "log level on standard error"},
 };

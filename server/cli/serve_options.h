@@ -41,6 +41,7 @@ struct rp_serve_options {
     const char *host, *served_model_name, *api_key, *api_key_file, *admin_host, *chat_template;
     const char *uds, *allowed_origins, *allowed_hosts, *tls_cert, *tls_key;
     uint32_t port, admin_port, max_connections, key_limit;
+    uint32_t sandbox;                  /* enum rp_sandbox_mode */
     uint32_t log_level;                /* enum rp_log_level */
     uint32_t trace_seconds, trace_mib; /* the flight recorder */
     const char *trace_dir;             /* automatic trace dumps */

@@ -369,6 +369,7 @@ static void next_request(struct rp_conn *conn) {
     conn->first_byte_ns = conn->received_ns = conn->stall_ns = 0;
     conn->recordable = conn->recorded = false;
     memset(&conn->scan, 0, sizeof conn->scan);
+    conn->in_trailers = false;
     rp_http_head_clear(&conn->head);
     conn->deadline_ns = after_ms(conn->server->config.limits.idle_ms);
     rp_parse_resume(conn);

@@ -19,6 +19,10 @@ enum {
 /* RFC 9110 section 5.6.2: characters of a field name (token). */
 static bool is_token(unsigned char c) { return isalnum(c) || (c && strchr("!#$%&'*+-.^_`|~", c)); }
 
+void rp_head_scan_trailers(struct rp_head_scan *scan) {
+    *scan = (struct rp_head_scan){.state = LINE_START, .any = true};
+}
+
 enum rp_head_verdict rp_head_scan(struct rp_head_scan *scan, const struct rp_http_limits *limits,
                                   const char *bytes, size_t len, size_t *out_used) {
     size_t i = 0;

@@ -29,6 +29,8 @@ struct rp_head_scan {
     bool any; /* a byte of this request has arrived */
 };
 
+/* For the trailers of a chunked body, which have the same fields and end, and no first line. */
+void rp_head_scan_trailers(struct rp_head_scan *scan);
 /* Consumes bytes up to the blank line or an error; *out_used is how many belong to the block. */
 enum rp_head_verdict rp_head_scan(struct rp_head_scan *scan, const struct rp_http_limits *limits,
                                   const char *bytes, size_t len, size_t *out_used);

@@ -73,7 +73,13 @@ static int body_too_large(struct rp_conn *conn) {
 static int on_chunk_header(llhttp_t *parser) {
     struct rp_conn *conn = parser->data;
     bool fits = parser->content_length <= conn->server->config.limits.body_bytes - conn->body.len;
-    return fits ? 0 : body_too_large(conn);
+    if (!fits)
+        return body_too_large(conn);
+    if (parser->content_length > 0)
+        return 0;
+    conn->in_trailers = true;
+    rp_head_scan_trailers(&conn->scan);
+    return HPE_PAUSED; /* they are scanned first */
 }
 
 static int on_body(llhttp_t *parser, const char *at, size_t len) {
@@ -156,8 +162,10 @@ static size_t feed(struct rp_conn *conn, const char *bytes, size_t len) {
     llhttp_errno_t error = llhttp_execute(&conn->parser, bytes, len);
     if (error == HPE_OK)
         return len;
-    if (error == HPE_PAUSED && conn->message_done) {
+    if (error == HPE_PAUSED && (conn->message_done || conn->in_trailers)) {
         const char *pos = llhttp_get_error_pos(&conn->parser);
+        if (!conn->message_done)
+            llhttp_resume(&conn->parser);
         return pos ? (size_t)(pos - bytes) : len;
     }
     reject_parser(conn, error);
@@ -191,6 +199,23 @@ static void step_head(struct rp_conn *conn, const char *bytes, size_t len) {
         rp_check_expect(conn, conn->in.len > conn->in_used);
 }
 
+/* llhttp takes a bare LF as their end, and continuation lines. Returns how many bytes it took. */
+static size_t step_trailers(struct rp_conn *conn, const char *bytes, size_t len) {
+    size_t part;
+    enum rp_head_verdict verdict =
+        rp_head_scan(&conn->scan, &conn->server->config.limits, bytes, len, &part);
+    if (verdict == RP_HEAD_TOO_LARGE)
+        reject(conn, 400, "invalid_http", "the trailers are too long");
+    else if (verdict > RP_HEAD_DONE)
+        reject_scan(conn, verdict);
+    if (conn->rejected)
+        return part;
+    size_t used = feed(conn, bytes, part);
+    if (!conn->rejected && (verdict == RP_HEAD_DONE) != conn->message_done)
+        reject(conn, 400, "invalid_http", "the trailers do not end where expected");
+    return used;
+}
+
 void rp_parse_step(struct rp_conn *conn) {
     const char *bytes = conn->in.data + conn->in_used;
     size_t len = conn->in.len - conn->in_used;
@@ -198,7 +223,7 @@ void rp_parse_step(struct rp_conn *conn) {
         step_head(conn, bytes, len);
         return;
     }
-    size_t used = feed(conn, bytes, len);
+    size_t used = conn->in_trailers ? step_trailers(conn, bytes, len) : feed(conn, bytes, len);
     conn->in_used += used;
     conn->body_raw_bytes += used;
     /* A one-byte chunk has five bytes of overhead; chunk extensions and trailers are unbounded. */

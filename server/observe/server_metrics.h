@@ -81,6 +81,8 @@ struct rp_server_metrics {
     struct rp_exemplars traced[RP_TRACED_COUNT];
     struct rp_server_latency latency; /* the same times over sliding windows */
     struct rp_gauge start_time, resident_bytes, virtual_bytes, open_fds, max_fds;
+    struct rp_gauge sandbox; /* 1: a filter of system calls is in force */
+    struct rp_counter sandbox_refused;
     const struct rp_engine *engine;
     const struct rp_recorder *recorder;
     struct rp_startup startup[RP_STARTUP_STAGES];

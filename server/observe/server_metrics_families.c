@@ -334,6 +334,12 @@ static const struct single of_server[] = {
            "Streams whose client has taken nothing for a second although there is output."),
      AT(stalled_streams)},
     {GAUGE("reprise_completions_open", NULL, "HTTP completions in progress."), AT(completions)},
+    {GAUGE("reprise_sandbox_active", NULL, "1 when system calls are filtered (--sandbox)."),
+     AT(sandbox)},
+    {COUNTER("reprise_sandbox_refused_calls_total", NULL,
+             "System calls refused by --sandbox: 0 unless somebody attacks the server, or the "
+             "server needs a call that its list does not have."),
+     AT(sandbox_refused)},
     {GAUGE("process_start_time_seconds", "seconds", "Start time of the process since the epoch."),
      AT(start_time)},
     {GAUGE("process_resident_memory_bytes", "bytes", "Resident memory."), AT(resident_bytes)},

@@ -31,6 +31,7 @@ static void test_an_engine_that_has_served_breaks_none(void **state) {
     check_at(1);
     assert_int_equal(fixture_engine->invariants.next_ns, (uint64_t)2 * SECOND_NS);
     assert_int_equal(violations(), 0);
+    assert_true(rp_engine_is_consistent(fixture_engine));
 }
 
 static void test_each_broken_invariant_is_counted_once_a_second(void **state) {
@@ -51,11 +52,13 @@ static void test_each_broken_invariant_is_counted_once_a_second(void **state) {
         check_at(now);
         if (violations() != i + 1)
             fail_msg("broken count %u was not found", i);
+        assert_false(rp_engine_is_consistent(fixture_engine));
         rp_invariant_watch_turn(fixture_engine, now * SECOND_NS + SECOND_NS / 2);
         assert_int_equal(violations(), i + 1);
         *counts[i] = before;
         check_at(now + 1);
         assert_int_equal(violations(), i + 1);
+        assert_true(rp_engine_is_consistent(fixture_engine));
         now += 2;
     }
     assert_true(fixture_engine->invariants.logged);

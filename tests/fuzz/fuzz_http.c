@@ -46,6 +46,7 @@ static void start(void) {
     config.uds = socket_path;
     config.admin_port = -1;
     config.max_connections = 16;
+    config.sandbox = RP_SANDBOX_OFF; /* the client is this process too */
     config.auth = (struct rp_auth *)&no_keys;
     rp_http_limits_init(&config.limits);
     config.limits.body_bytes = 64 << 10;

@@ -17,6 +17,7 @@ enum {
     SEED_DEVICE = 9002,
     SEED_STUCK = 9003,
     SEED_MASK = 9004,
+    SEED_BROKEN = 9005,
     FAULT_TOKEN = 3,
     EVENTS = 4096,
     VOCAB = 263
@@ -36,7 +37,7 @@ struct rp_engine {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool woken, stopping, started;
-    _Atomic bool healthy;
+    _Atomic bool healthy, broken;
     _Atomic uint32_t open;
     _Atomic uint64_t progress_ns;
     struct rp_engine_metrics metrics;
@@ -83,6 +84,8 @@ static void close_sequence(struct rp_engine *engine, uint32_t index, enum rp_fin
                              .finish_reason = (uint8_t)reason,
                              .time_ns = rp_clock_ns()};
     request->closed_ns = event.time_ns;
+    if (request->sampling.seed == SEED_BROKEN)
+        atomic_store(&engine->broken, false);
     engine->count--;
     memmove(&engine->sequences[index], &engine->sequences[index + 1],
             (engine->count - index) * sizeof engine->sequences[0]);
@@ -150,6 +153,8 @@ static bool advance(struct rp_engine *engine, uint32_t index) {
         atomic_store(&engine->healthy, false);
         rp_gauge_set(&engine->metrics.healthy, 0);
     }
+    if (plays(engine, sequence, SEED_BROKEN))
+        atomic_store(&engine->broken, true);
     for (uint32_t i = 0; i < request->stop_count && sequence->tokens > request->min_tokens; i++)
         event.is_stop = event.is_stop || request->stop_ids[i] == event.token;
     rp_counter_add(&engine->metrics.generation_tokens, 1);
@@ -347,6 +352,10 @@ const struct rp_latency *rp_engine_step_latency(const struct rp_engine *engine, 
 
 bool rp_engine_is_healthy(const struct rp_engine *engine) {
     return atomic_load(&((struct rp_engine *)engine)->healthy);
+}
+
+bool rp_engine_is_consistent(const struct rp_engine *engine) {
+    return !atomic_load(&((struct rp_engine *)engine)->broken);
 }
 
 uint64_t rp_engine_last_progress_ns(const struct rp_engine *engine) {

@@ -5,7 +5,8 @@
  * Log-probabilities are computed from ids: rp_fake_logprob. A stop id ends a request, as do
  * max_tokens and `cancelled`. Seeds select faults:
  *   9001  NaN in the third step        9002  the device fails in the third step
- *   9003  no step ends from now on, until the request is cancelled */
+ *   9003  no step ends from now on, until the request is cancelled
+ *   9005  invariants are broken from the third step to the end of the request */
 #ifndef RP_TESTS_HTTP_FAKE_ENGINE_H
 #define RP_TESTS_HTTP_FAKE_ENGINE_H
 

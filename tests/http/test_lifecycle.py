@@ -222,6 +222,18 @@ def test_a_step_that_never_ends_is_given_up_by_the_watchdog():
     server.process.stdout.close()
 
 
+def test_a_broken_invariant_shows_in_health():
+    with Server(env={"FAKE_STEP_US": "2000"}) as server:
+        assert server.get("/health/ready").status == 200
+        broken = server.connect()
+        broken.send("POST", "/v1/completions", {"prompt": "abc", "seed": 9005, "max_tokens": 4000})
+        server.until(lambda: server.get("/health/ready").status == 503, "not ready")
+        assert "invariant" in server.get("/health").error["message"] and server.get("/health/live").status == 200
+        assert server.complete("abc", max_tokens=3).text == "abc", "requests are served nevertheless"
+        broken.close()
+        server.until(lambda: server.get("/health/ready").status == 200, "ready again")
+
+
 def test_phases_have_deadlines():
     with Server(env={"FAKE_TIMEOUT_MS": "400"}) as server:
         for beginning in (b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):

@@ -89,6 +89,8 @@ class Server:
 
     def __exit__(self, kind, value, trace):
         code = self.stop()
+        if kind is None and "sandbox: refused" in self.log():
+            raise AssertionError(f"--sandbox refused what the server needs: {self.log()}")
         if kind is None and code != 0:
             raise AssertionError(f"the server left with {code}: {self.log()}")
         if kind is not None:

@@ -30,14 +30,16 @@ def data(relative):
 class Server:
     """with Server(model, flags...) as server: server.post(...). Stops with SIGTERM and asserts exit code 0."""
 
-    def __init__(self, model=DEMO, *flags, exit_code=0):
+    def __init__(self, model=DEMO, *flags, exit_code=0, env=None, may_refuse=False):
         self.port = free_port()
         self.exit_code = exit_code
+        self.env = {**os.environ, **(env or {})}
+        self.may_refuse = may_refuse  # calls that --sandbox refuses
         self.command = [BIN, "serve", model, "--host", "127.0.0.1", "--port", str(self.port), *flags]
 
     def __enter__(self):
         self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env=self.env)
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
@@ -61,6 +63,8 @@ class Server:
             code = "no exit within 60 s of SIGTERM"
         if kind is not None or code != self.exit_code:
             print(self.output())
+        if kind is None and not self.may_refuse and "sandbox: refused" in self.output():
+            raise AssertionError("--sandbox refused what the server needs:\n" + self.output())
         if kind is None and code != self.exit_code:
             raise AssertionError(f"exit code {code}, expected {self.exit_code}")
         self.log.close()
