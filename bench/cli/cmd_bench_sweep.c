@@ -17,7 +17,7 @@
  * 20 t. */
 #define SECONDS_PER_BOUND 20.0
 #define SECONDS_AT_LEAST  10.0
-/* The estimate of the capacity: seconds, and requests in flight unless the server names a number. */
+/* The estimate of the capacity: seconds, and requests in flight if the server names no number. */
 #define ESTIMATE_SECONDS 8.0
 #define ESTIMATE_SLOTS   64u
 /* Seconds between lines of progress when standard error is no terminal. */

@@ -37,7 +37,7 @@ struct rp_load_run_options {
     double max_seconds; /* later requests are RP_LOAD_NOT_SENT; 0: no limit */
     void (*progress)(void *context, const struct rp_load_progress *now);
     void *context;
-    /* May be NULL. Called as often as `progress`; true ends the run: the requests without a complete
+    /* May be NULL. Called as often as `progress`; true ends the run: requests without a complete
      * answer are then RP_LOAD_NOT_SENT. Requests in flight are RP_LOAD_NOT_SENT in `records`, with
      * intended_ns, and with first_ns once it is known. */
     bool (*give_up)(void *context, const struct rp_load_records *records, uint64_t now_ns);

@@ -8,7 +8,7 @@
 #define RATE_LIMIT 1e9
 /* Two-sided 90 %: with a share of 0.99, 268 requests without a bad one are conclusive. */
 #define WILSON_Z 1.645
-/* Of a closed loop's throughput: where an open loop of random arrivals usually still holds. */
+/* Share of a closed loop's throughput at which an open loop usually still holds. */
 #define OPEN_LOOP_SHARE 0.8
 /* Runs of a search that begins near the answer, with the time of the estimate. */
 #define RUNS_TYPICAL   12
@@ -56,8 +56,8 @@ int rp_sweep_check(const struct rp_sweep_config *config, struct rp_error *err) {
     return RP_OK;
 }
 
-/* The requests to count. Of a run that has ended: those sent at counted_ns or later, plan NULL. Of a
- * run that lasts: all of the plan that begin at counted_ns or later. */
+/* The requests to count: those that begin at counted_ns or later. A run that has ended: only those
+ * that were sent, plan NULL. A run that lasts: all of the plan. */
 struct count {
     const struct rp_load_plan *plan;
     uint64_t counted_ns, now_ns;

@@ -2,11 +2,11 @@
  *
  * A pure function of the results so far returns the next rate to try; the caller sends the
  * requests. It raises the rate until the objective fails (or lowers it until it is met), in steps
- * that grow, then bisects by ratio. Noise: latencies of one run are correlated, so a run is one observation,
- * regardless of its number of requests. A run whose share of good requests is clearly on one side
- * of the objective (its 90 % Wilson interval excludes the objective) decides a rate provisionally;
- * any other is repeated until a majority of `repeats` runs agrees. Both ends of the final bracket
- * need such a majority, and an end that is overturned moves the search.
+ * that grow, then bisects by ratio. Noise: latencies of one run are correlated, so a run is one
+ * observation, regardless of its number of requests. A run whose share of good requests is clearly
+ * on one side of the objective (its 90 % Wilson interval excludes the objective) decides a rate
+ * provisionally; any other is repeated until a majority of `repeats` runs agrees. Both ends of the
+ * final bracket need such a majority, and an end that is overturned moves the search.
  *
  * Every run has its own seed, so that its prompts are not in the server's prefix cache.
  *

@@ -26,8 +26,8 @@ struct rp_sweep_session {
     const struct rp_load_source *source; /* rate, count and seed are set by the sweep */
     const struct rp_load_run_options *options;
     bool exclude_warm_up;
-    uint64_t
-        deadline_ns; /* of rp_clock_ns: the search ends, a run in progress is dropped; 0: none */
+    /* On rp_clock_ns: the search ends then, and a run in progress is dropped; 0: none. */
+    uint64_t deadline_ns;
     /* Called before and after each run; may be NULL. */
     void (*before)(void *context, uint32_t index, const struct rp_sweep_step *step);
     void (*after)(void *context, uint32_t index, const struct rp_sweep_measured *measured);

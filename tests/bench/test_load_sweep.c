@@ -367,8 +367,8 @@ static void test_steps_away_from_the_first_rate_grow_up_to_two(void **state) {
         assert_true(fabs(runs[i].rate / runs[i + 1].rate - factors[i]) < 1e-9);
 }
 
-/* 100 requests, one every 10 ms; the first `answered` had their first token after ttft_ms, and ended
- * 9 ms later. */
+/* 100 requests, one every 10 ms; the first `answered` had their first token after ttft_ms, and
+ * ended 9 ms later. */
 static void open_run(struct load_fixture *run, uint32_t answered, double ttft_ms) {
     load_fixture_open(run, 100, 400);
     for (uint32_t i = 0; i < 100; i++)
