@@ -1,9 +1,9 @@
 /* bench_modes.h - speed and error of the ways to run one model: eager, graphs, fast numerics, 8-bit
  * weights, 8-bit pages.
  *
- * Each mode has its own device, model and engine, one after another. Speed is that of bench_decode.h.
- * The error is the difference of the logits of fixed tokens from those of the first mode: eager,
- * invariant numerics, unquantized weights and pages. Graphs are expected to have none.
+ * Each mode has its own device, model and engine, one after another. Speed is that of
+ * bench_decode.h. The error is the difference of the logits of fixed tokens from those of the first
+ * mode: eager, invariant numerics, unquantized weights and pages. Graphs are expected to have none.
  *
  * Thread: one, in the role of the engine's loop thread. */
 #ifndef RP_BENCH_BENCH_MODES_H

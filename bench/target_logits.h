@@ -1,6 +1,6 @@
 /* target_logits.h - logits of a list of tokens by the model of a benchmark, to compare modes with
- * different weights, pages or kernels. The graphs are the same as in serving (eval_run.h). One model
- * is in memory at a time.
+ * different weights, pages or kernels. The graphs are the same as in serving (eval_run.h). One
+ * model is in memory at a time.
  *
  * Thread: one, the device's. */
 #ifndef RP_BENCH_TARGET_LOGITS_H
