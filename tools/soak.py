@@ -27,7 +27,7 @@ import soak_traffic as traffic
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KEY, SECOND_KEY = "soak-key", "soak-second-key"
 START_S, IDLE_S, RELOAD_S = 300, 60, 2
-PROBLEMS_MAX = 20
+PROBLEMS_MAX, FILL_PROMPTS = 20, 40
 # glibc keeps freed blocks, up to 32 MiB in each of its arenas: large reports made resident memory jump by 8 MiB up and down. With
 # fixed thresholds blocks go back to the system, and what stays is in use.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "2"}
@@ -93,6 +93,15 @@ class Soak:
         if code != 0:
             self.add_problem(f"the server ended with {code}:\n{self.log_text()}")
         self.log.close()
+
+    def fill(self):
+        """Prompts until each page of the KV pool has been used, so that it is resident from the begin."""
+        for _ in range(FILL_PROMPTS):
+            ids = [self.client.random.randrange(10, 4000) for _ in range(900)]
+            self.client.ask("POST", "/v1/completions", {"prompt": ids, "max_tokens": 1})
+            pages = self.status()["pages"]
+            if pages["free"] * 20 < pages["total"]:
+                return
 
     # --- traffic ---
 
@@ -182,6 +191,8 @@ class Soak:
             self.start(folder)
             try:
                 self.text, self.streamed = traffic.fixed_text(self.client), traffic.fixed_stream(self.client)
+                if options.duration >= 60:
+                    self.fill()
                 self.errors_before = self.server_errors()
                 self.began = time.monotonic()
                 threads = [threading.Thread(target=self.work, args=(seed,), daemon=True) for seed in range(1, options.workers + 1)]

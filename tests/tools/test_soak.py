@@ -69,7 +69,7 @@ class Traffic(unittest.TestCase):
 
 class Whole(unittest.TestCase):
     def run_soak(self, *flags):
-        return subprocess.run([sys.executable, os.path.join(TOOLS, "soak.py"), "--seconds", "2", "--workers", "3", *flags],
+        return subprocess.run([sys.executable, os.path.join(TOOLS, "soak.py"), "--seconds", "1", "--workers", "2", *flags],
                               capture_output=True, text=True, timeout=240, env={**os.environ, "REPRISE_BIN": BIN})
 
     def test_a_few_seconds_pass(self):
