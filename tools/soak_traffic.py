@@ -135,11 +135,20 @@ def abort(client):
 
 def malformed(client):
     with client.socket() as connection:
-        connection.sendall(client.random.choice((b"GARBAGE\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00",
+        connection.sendall(client.random.choice((b"GARBAGE\r\n\r\n", b"\x16\x03\x01\x02\x00",
                                                  b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")))
         first = connection.recv(64)
-        if first and not first.startswith((b"HTTP/1.1 4", b"HTTP/1.1 505")):
+        if first and not first.startswith(b"HTTP/1.1 4"):
             raise Wrong(f"bytes that are not HTTP were answered with {first!r}")
+
+
+def bad_version(client):
+    """505 is what is asked for here."""
+    with client.socket() as connection:
+        connection.sendall(b"GET / HTTP/9.9\r\n\r\n")
+        first = connection.recv(64)
+        if not first.startswith(b"HTTP/1.1 505"):
+            raise Wrong(f"HTTP/9.9 was answered with {first!r}")
 
 
 def slow_reader(client):
@@ -201,7 +210,7 @@ def observe(client):
 
 
 # Kind of traffic: weight.
-MIX = {chat: 4, completion: 3, stream: 6, long_prompt: 1, large_body: 1, bad_request: 2, abort: 3, malformed: 1,
+MIX = {chat: 4, completion: 3, stream: 6, long_prompt: 1, large_body: 1, bad_request: 2, abort: 3, malformed: 1, bad_version: 1,
        slow_reader: 1, cancel: 2, deadline: 1, crowd: 1, observe: 3}
 
 
