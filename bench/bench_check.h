@@ -8,7 +8,7 @@
  *                 alone and batched
  *   precision     how far the demo model's logits are from those of scalar kernels in f32, in bf16 and in f32
  *   instructions  of the engine's host side and of a scalar step, for each token, by callgrind
- *   timings       decode steps; of one machine only
+ *   timings       decode steps and prompts; of one machine only
  *
  * All but the last are counted on the CPU backend with one worker, and are the same on every
  * machine: the scheduler's decisions depend only on the requests, programs only on the model.
@@ -31,7 +31,13 @@ struct rp_check_config {
     /* Planted faults, for tests (engine.h). */
     bool plant_node, plant_allocation;
     double slow_share;
+    /* Timings. */
+    const char *timed_shape; /* NULL or "": llama-3.1-8b on a GPU, the demo's elsewhere */
+    uint32_t timed_context;  /* prompt tokens; 0: 512 */
+    const char *cache_dir;   /* as in rp_device_config */
+    uint32_t repeats;        /* runs of all timings; 0: 1, at most RP_CHECK_REPEATS_MAX */
 };
+#define RP_CHECK_REPEATS_MAX 9u
 
 /* Each adds its rows to *out. Without a backend the CPU's is used. */
 int rp_check_programs(const struct rp_check_config *config, const struct rp_backend *backend,
@@ -45,10 +51,16 @@ int rp_check_precision(const struct rp_check_config *config, const struct rp_bac
 /* Without valgrind the rows are marked as skipped, with the reason. */
 int rp_check_instructions(const struct rp_check_config *config, struct rp_expectations *out,
                           struct rp_error *err) RP_MUST_USE;
-/* Takes ownership of the device. */
+/* Decode steps and prompts; on a GPU also with FP8 weights. Takes ownership of the device. */
 int rp_check_timings(const struct rp_check_config *config, const struct rp_backend *backend,
                      struct rp_device *device, struct rp_expectations *out,
                      struct rp_error *err) RP_MUST_USE;
+
+/* Adds to *out each metric of the first run with its median over all runs (at most
+ * RP_CHECK_REPEATS_MAX), and with the range of the values as its spread if that is larger. False
+ * when memory is out. */
+bool rp_check_merge(const struct rp_expectations *runs, uint32_t count,
+                    struct rp_expectations *out) RP_MUST_USE;
 
 /* The workload under callgrind: an engine on the CPU backend, one worker, `rows` concurrent
  * sequences of `tokens` tokens each. */

@@ -143,6 +143,8 @@ static void collect_times(struct run *run, uint64_t since) {
 
 /* Bytes/s. A GPU's was measured before the engine allocated its memory, and is constant. */
 static double read_bandwidth(const struct run *run) {
+    if (run->config->no_bandwidth)
+        return 0;
     return run->bench.on_gpu
                ? run->gpu_bandwidth
                : rp_membw_read(run->config->target.device.threads, (size_t)1 << 30, 4);
@@ -298,7 +300,7 @@ int rp_bench_decode(const struct rp_bench_decode_config *config, struct rp_error
     bool on_gpu = rp_bench_on_gpu(&config->target);
     run.context_max = largest(config->contexts, config->context_count);
     run.budget = RP_MAX(on_gpu ? 2048u : 512u, 2 * batch_max);
-    if (on_gpu)
+    if (on_gpu && !config->no_bandwidth)
         run.gpu_bandwidth = rp_membw_device(config->target.backend, config->target.opened,
                                             config->target.device.threads);
     uint32_t max_tokens = output_tokens(&run, batch_max);

@@ -54,6 +54,7 @@ struct rp_bench_decode_config {
     uint32_t batch_count, context_count;
     uint32_t tokens, warm_up; /* tokens: per sequence and round */
     uint32_t rounds;          /* at most RP_BENCH_ROUNDS_MAX */
+    bool no_bandwidth;        /* it is not measured: it and the shares are 0 */
     /* Called after each pair; contexts are the inner loop. */
     void (*report)(void *ctx, const struct rp_bench_ready *ready,
                    const struct rp_bench_decode_result *result);

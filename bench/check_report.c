@@ -121,9 +121,12 @@ static void read_commit(char out[48]) {
 
 int rp_check_write(const char *path, struct rp_expectations *baselines,
                    const struct rp_expectations *measured, const char *command,
-                   struct rp_error *err) {
+                   const char *known_commit, struct rp_error *err) {
     char commit[48];
-    read_commit(commit);
+    if (known_commit && *known_commit)
+        snprintf(commit, sizeof commit, "%s", known_commit);
+    else
+        read_commit(commit);
     if (!rp_expectations_update(baselines, measured, commit, command))
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: out of memory", path);
     return rp_expectations_save(path, baselines, err);

@@ -22,9 +22,10 @@ void rp_check_no_baseline(struct rp_check_output *output, const char *hardware);
 /* Prints the last line, or the JSON object. */
 void rp_check_output_end(struct rp_check_output *output);
 
-/* Updates *baselines and writes them, with this checkout's commit ("unknown" without git). */
+/* Updates *baselines and writes them with the commit; NULL or "": that of this checkout ("unknown"
+ * without git). */
 int rp_check_write(const char *path, struct rp_expectations *baselines,
                    const struct rp_expectations *measured, const char *command,
-                   struct rp_error *err) RP_MUST_USE;
+                   const char *known_commit, struct rp_error *err) RP_MUST_USE;
 
 #endif

@@ -27,6 +27,7 @@ const struct rp_command rp_bench_commands[RP_BENCH_COMMANDS] = {
      0},
     {"compare", rp_cmd_bench_compare, "compare two load test results", NULL, 0},
     {"decode", rp_cmd_bench_decode, "time per decode step of a model", NULL, 0},
+    {"modes", rp_cmd_bench_modes, "eager, graphs, fast numerics, 8 bits: speed and error", NULL, 0},
     {"kernels", rp_cmd_bench_kernels, "time of every operator of a model shape", NULL, 0},
     {"attention", rp_cmd_bench_attention, "time of attention by shape and mask", NULL, 0},
     {"matmul", rp_bench_matmul, "time of one GEMM with weights read from memory", NULL, 0},

@@ -12,8 +12,8 @@
 
 struct check_options {
     struct rp_engine_options engine; /* --device and --debug-plant */
-    const char *expectations, *only, *model;
-    uint32_t counted_load, counted_rows, counted_every;
+    const char *expectations, *only, *model, *commit, *timed_shape;
+    uint32_t repeats, timed_context, counted_load, counted_rows, counted_every;
     bool counted_demo, counted_bare;
     bool update, json;
 };
@@ -33,6 +33,15 @@ static const struct rp_flag check_flags[] = {
     {"device", RP_FLAG_CHOICE, AT(engine.device), "auto|cpu|cuda", 0, 0, "auto",
      "device to time; counts are always of the CPU backend, a GPU's programs belong to its "
      "timings"},
+    {"repeats", RP_FLAG_UINT, AT(repeats), "N", 0, RP_CHECK_REPEATS_MAX, "0",
+     "runs of the timings, whose median counts; a new baseline gets their range as its spread; "
+     "0: 1, or 5 with --update-expectations"},
+    {"commit", RP_FLAG_TEXT, AT(commit), "HASH", 0, 0, "",
+     "commit written to the file; default: that of the working directory"},
+    {"timed-shape", RP_FLAG_TEXT, AT(timed_shape), "NAME", 0, 0, "",
+     "model shape of the timings; default: llama-3.1-8b on a GPU, demo elsewhere"},
+    {"timed-context", RP_FLAG_UINT, AT(timed_context), "N", 1, 65536, "512",
+     "prompt tokens of each sequence of the timings"},
     {"json", RP_FLAG_SWITCH, AT(json), NULL, 0, 0, NULL, "print one JSON object"},
     {"debug-plant", RP_FLAG_TEXT, AT(engine.debug_plant), "node|allocation|slow:SHARE", 0, 0, NULL,
      NULL},
@@ -118,7 +127,7 @@ static int check_file(struct check *check, const char *path, struct rp_expectati
     char command[128];
     snprintf(command, sizeof command, "reprise bench check%s%s", check->all ? "" : " --only ",
              check->options->only);
-    return rp_check_write(path, baselines, measured, command, err);
+    return rp_check_write(path, baselines, measured, command, check->options->commit, err);
 }
 
 static int check_counts(struct check *check, struct rp_error *err) {
@@ -229,7 +238,13 @@ int rp_cmd_bench_check(int argc, char **argv) {
                                             .program = program,
                                             .plant_node = planted.plant_node,
                                             .plant_allocation = planted.plant_allocation,
-                                            .slow_share = planted.device.slow_share};
+                                            .slow_share = planted.device.slow_share,
+                                            .timed_shape = options.timed_shape,
+                                            .timed_context = options.timed_context,
+                                            .cache_dir = rp_stack_cache_dir(),
+                                            .repeats = options.repeats  ? options.repeats
+                                                       : options.update ? 5
+                                                                        : 1};
     if (check.all)
         check.groups = (1u << GROUPS) - 1;
     rp_check_output_begin(&check.output, options.json);

@@ -1,5 +1,6 @@
 /* reprise bench sweep: finds the highest request rate at which a server meets an objective; prints
  * a line per run, then the result. The search is bench/load/load_sweep.h. */
+#include "base/clock.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
 #include "bench/load/load_report.h"
@@ -15,11 +16,20 @@
 /* If 5 % more requests arrive than are completed, the queueing delay exceeds a bound t only after
  * 20 t. */
 #define SECONDS_PER_BOUND 20.0
+#define SECONDS_AT_LEAST  10.0
+/* The estimate of the capacity: seconds, and requests in flight if the server names no number. */
+#define ESTIMATE_SECONDS 8.0
+#define ESTIMATE_SLOTS   64u
+/* Seconds between lines of progress when standard error is no terminal. */
+#define LINE_SECONDS 5.0
+/* The whole search. */
+#define SEARCH_SECONDS 120.0
+#define SEARCH_RUNS    12
 
 struct sweep_options {
     struct rp_load_options load;
     const char *objective, *goodput, *save_result, *html;
-    double share, first_rate, min_rate, max_rate, growth, tolerance, seconds;
+    double share, first_rate, min_rate, max_rate, growth, tolerance, seconds, max_seconds;
     uint32_t repeats, runs, min_requests, max_requests;
     bool json;
 };
@@ -35,22 +45,25 @@ static const struct rp_flag sweep_flags[] = {
      "custom bounds: --share of the requests must meet all of them"},
     {"share", RP_FLAG_REAL, AT(share), "S", 0.01, 0.9999, "0.99",
      "required share of good requests; failed requests are not good"},
-    {"first-rate", RP_FLAG_REAL, AT(first_rate), "R", 1e-6, 1e9, "1",
-     "requests/s of the first run"},
+    {"first-rate", RP_FLAG_REAL, AT(first_rate), "R", 0, 1e9, "0",
+     "requests/s of the first run; 0: 80 % of what a short closed loop completes"},
     {"min-rate", RP_FLAG_REAL, AT(min_rate), "R", 0, 1e9, "0",
      "lower limit of the search; 0: a hundredth of --first-rate"},
     {"max-rate", RP_FLAG_REAL, AT(max_rate), "R", 1e-6, 1e9, "100000", "upper limit of the search"},
-    {"growth", RP_FLAG_REAL, AT(growth), "X", 1.01, 1000, "2",
-     "factor by which the rate is raised until the objective fails"},
+    {"growth", RP_FLAG_REAL, AT(growth), "X", 1.01, 1000, "1.25",
+     "factor of the first step away from the first rate; further steps grow, up to 2 or X"},
     {"tolerance", RP_FLAG_REAL, AT(tolerance), "T", 0.005, 9, "0.05",
-     "relative width of the final bracket"},
+     "precision: relative width of the final bracket"},
     {"repeats", RP_FLAG_UINT, AT(repeats), "N", 1, 99, "3",
      "maximum runs of an undecided rate, odd; a majority decides"},
     {"max-runs", RP_FLAG_UINT, AT(runs), "N", 1, RP_SWEEP_RUNS_MAX, "60", "maximum number of runs"},
     {"seconds", RP_FLAG_REAL, AT(seconds), "S", 0, 1e6, "0",
-     "duration of each run; 0: 30, or 20 times the bound on TTFT if that is longer"},
-    {"min-requests", RP_FLAG_UINT, AT(min_requests), "N", 1, 1048576, "300",
-     "minimum requests per run"},
+     "duration of each run; 0: 10, or 20 times the bound on TTFT if that is longer"},
+    {"max-seconds", RP_FLAG_REAL, AT(max_seconds), "S", 0, 1e9, "0",
+     "duration of the search, which then reports what it has found; 0: 120, or 12 runs if that is "
+     "longer"},
+    {"min-requests", RP_FLAG_UINT, AT(min_requests), "N", 0, 1048576, "0",
+     "minimum requests per run; 0: 300, or fewer (at least 20) if the search would take too long"},
     {"max-requests", RP_FLAG_UINT, AT(max_requests), "N", 1, 1048576, "20000",
      "maximum requests per run"},
     {"save-result", RP_FLAG_TEXT, AT(save_result), "FILE", 0, 0, "", "write the JSON of all runs"},
@@ -62,8 +75,12 @@ static const struct rp_command_spec sweep_spec = {
     .name = "bench sweep",
     .positionals = "",
     .summary =
-        "Raises the request rate until an objective fails, and finds the highest rate that meets\n"
-        "it. Every run has different prompts; a rate with an unclear result is repeated.",
+        "Finds the highest request rate at which a server meets an objective. A short closed loop\n"
+        "estimates the capacity; the search begins near it, finds a rate that meets the objective\n"
+        "and one that fails it, and halves the interval between them, on a logarithmic scale, "
+        "until\n"
+        "it is as narrow as --tolerance. Every run has different prompts; an unclear result is\n"
+        "repeated, and a run that has clearly failed ends early. Progress goes to standard error.",
     .flags = sweep_flags,
     .flag_count = RP_ARRAY_COUNT(sweep_flags),
 };
@@ -84,6 +101,9 @@ struct sweep {
     struct rp_load_server server;
     struct rp_sweep_result result;
     bool on_terminal;
+    double max_seconds; /* of the whole search; 0: no limit */
+    struct rp_sweep_estimate estimate;
+    double line_seconds; /* of the run: when the last line of progress was printed */
 };
 
 /* --- options --------------------------------------------------------------------------------- */
@@ -117,19 +137,27 @@ static bool has_bounds(const struct rp_sweep_objective *objective) {
 
 static int read_config(const struct sweep_options *options,
                        const struct rp_sweep_objective *objective, struct rp_sweep_config *out,
-                       struct rp_error *err) {
+                       double *max_seconds, struct rp_error *err) {
+    double first = options->first_rate > 0
+                       ? options->first_rate
+                       : RP_MAX(RP_MIN(1.0, options->max_rate), options->min_rate);
     double longest = objective->bounds.ms[RP_LOAD_TTFT] * 1e-3 * SECONDS_PER_BOUND;
+    double seconds = options->seconds > 0 ? options->seconds : RP_MAX(longest, SECONDS_AT_LEAST);
+    *max_seconds = options->max_seconds > 0 ? options->max_seconds
+                                            : RP_MAX(SEARCH_SECONDS, SEARCH_RUNS * seconds);
     *out = (struct rp_sweep_config){
         .share = objective->share,
-        .first_rate = options->first_rate,
-        .min_rate = options->min_rate > 0 ? options->min_rate : options->first_rate / 100,
+        .first_rate = first,
+        .min_rate = options->min_rate > 0 ? options->min_rate : first / 100,
         .max_rate = options->max_rate,
         .growth = options->growth,
         .tolerance = options->tolerance,
         .repeats = options->repeats,
         .runs = options->runs,
-        .seconds = options->seconds > 0 ? options->seconds : RP_MAX(longest, 30.0),
-        .requests_min = options->min_requests,
+        .seconds = seconds,
+        .requests_min = options->min_requests ? options->min_requests
+                                              : RP_MIN(rp_sweep_requests_min(first, *max_seconds),
+                                                       options->max_requests),
         .requests_max = options->max_requests,
         .seed = options->load.seed};
     if (!has_bounds(objective))
@@ -163,14 +191,32 @@ static void clear_progress(const struct sweep *sweep) {
         fprintf(stderr, "\r\033[K");
 }
 
+/* One line that is overwritten on a terminal; elsewhere a line now and then. */
 static void print_progress(void *context, const struct rp_load_progress *now) {
-    const struct sweep *sweep = context;
-    if (!sweep->on_terminal)
+    struct sweep *sweep = context;
+    double elapsed = (double)now->elapsed_ns * 1e-9;
+    if (!sweep->on_terminal && elapsed < sweep->line_seconds + LINE_SECONDS)
         return;
-    fprintf(stderr, "\r\033[K%.0f s: %u of %u sent, %u done, %u failed, %u in flight",
-            (double)now->elapsed_ns * 1e-9, now->sent, now->planned, now->done, now->failed,
-            now->in_flight);
+    sweep->line_seconds = elapsed;
+    fprintf(stderr, "%s  %.0f s: %u of %u sent, %u done, %u failed, %u in flight%s",
+            sweep->on_terminal ? "\r\033[K" : "", elapsed, now->sent, now->planned, now->done,
+            now->failed, now->in_flight, sweep->on_terminal ? "" : "\n");
     fflush(stderr);
+}
+
+static void print_start(void *context, uint32_t index, const struct rp_sweep_step *step) {
+    struct sweep *sweep = context;
+    char bracket[80] = "";
+    sweep->line_seconds = 0;
+    clear_progress(sweep);
+    if (step->holds > 0 && step->breaks > 0)
+        snprintf(bracket, sizeof bracket, "; met at %.4g, failed at %.4g", step->holds,
+                 step->breaks);
+    else if (step->holds > 0 || step->breaks > 0)
+        snprintf(bracket, sizeof bracket, "; %s at %.4g", step->holds > 0 ? "met" : "failed",
+                 step->holds > 0 ? step->holds : step->breaks);
+    fprintf(stderr, "run %u: %u requests at %.4g/s, about %.0f s%s\n", index + 1, step->requests,
+            step->rate, step->requests / step->rate, bracket);
 }
 
 static void print_head(const struct sweep *sweep) {
@@ -194,7 +240,10 @@ static void print_run(void *context, uint32_t index, const struct rp_sweep_measu
     if (summary->cached_reported && summary->prompt_tokens)
         snprintf(cached, sizeof cached, "%.1f",
                  100.0 * (double)summary->cached_tokens / (double)summary->prompt_tokens);
-    if (!summary->reliable)
+    if (run->ended_early)
+        snprintf(why_not, sizeof why_not, " (ended early: %u of %u requests missed it)",
+                 run->requests - run->good, run->requests);
+    else if (!summary->reliable)
         snprintf(why_not, sizeof why_not, " (%s)", summary->why_not);
     bool holds = run->requests && run->good >= sweep->config.share * run->requests;
     printf("%10.4g %9u %8.2f %9.1f %9.1f %9.2f %9.2f %10.1f %8s  %s%s\n", run->rate, run->requests,
@@ -212,31 +261,40 @@ static void print_run(void *context, uint32_t index, const struct rp_sweep_measu
 static const char *const state_names[] = {
     [RP_SWEEP_GOES_ON] = "interrupted",       [RP_SWEEP_FOUND] = "found",
     [RP_SWEEP_NEVER_BROKE] = "never_broke",   [RP_SWEEP_NEVER_HELD] = "never_held",
-    [RP_SWEEP_CLIENT_LIMIT] = "client_limit", [RP_SWEEP_OUT_OF_RUNS] = "out_of_runs"};
+    [RP_SWEEP_CLIENT_LIMIT] = "client_limit", [RP_SWEEP_OUT_OF_RUNS] = "out_of_runs",
+    [RP_SWEEP_OUT_OF_TIME] = "out_of_time"};
 
 static void print_answer(const struct sweep *sweep) {
     const struct rp_sweep_step *end = &sweep->result.end;
+    const double *alone = sweep->estimate.alone_ms;
     if (end->holds > 0)
         printf("The objective is met up to %.4g requests/s", end->holds);
     else
         printf("The objective is not met at any rate that was tried");
     switch (end->state) {
     case RP_SWEEP_FOUND:
-        printf(" and fails at %.4g.\n", end->breaks);
+        printf(" and fails at %.4g (precision %.0f %%).\n", end->breaks,
+               100 * (end->breaks / end->holds - 1));
         break;
     case RP_SWEEP_NEVER_BROKE:
         printf(", the upper limit of the search (--max-rate).\n");
         break;
     case RP_SWEEP_NEVER_HELD:
+        if (sweep->estimate.is_hopeless) {
+            printf(": a request alone misses it (TTFT %.0f ms, TPOT %.1f ms, E2EL %.0f ms).\n",
+                   alone[RP_LOAD_TTFT], alone[RP_LOAD_TPOT], alone[RP_LOAD_E2EL]);
+            break;
+        }
         printf(", down to %.4g requests/s (--min-rate).\n", end->breaks);
         break;
     case RP_SWEEP_CLIENT_LIMIT:
         printf("; above it the client was too slow, not the server: run it on separate cores.\n");
         break;
     default:
-        printf(" so far: the search %s", end->state == RP_SWEEP_OUT_OF_RUNS
-                                             ? "ran out of runs (--max-runs)"
-                                             : "was interrupted");
+        printf(" so far: the search %s",
+               end->state == RP_SWEEP_OUT_OF_RUNS   ? "ran out of runs (--max-runs)"
+               : end->state == RP_SWEEP_OUT_OF_TIME ? "ran out of time (--max-seconds)"
+                                                    : "was interrupted");
         if (end->breaks > 0)
             printf("; it fails at %.4g", end->breaks);
         printf(".\n");
@@ -300,6 +358,14 @@ static void write_json(const struct sweep *sweep, const struct rp_load_rules *ru
     rp_json_string(&json, "state", state_names[sweep->result.end.state]);
     rp_json_double(&json, "highest_rate", sweep->result.end.holds);
     rp_json_double(&json, "breaks_at", sweep->result.end.breaks);
+    if (sweep->estimate.alone_ms[RP_LOAD_E2EL] > 0) {
+        rp_json_object_begin(&json, "estimate");
+        rp_json_double(&json, "first_rate", sweep->estimate.first_rate);
+        for (int q = 0; q < RP_LOAD_QUANTITIES; q++)
+            if (bounds[q])
+                rp_json_double(&json, bounds[q], sweep->estimate.alone_ms[q]);
+        rp_json_object_end(&json);
+    }
     rp_json_object_begin(&json, "objective");
     rp_json_string(&json, "name", objective->name ? objective->name : "goodput");
     for (int q = 0; q < RP_LOAD_QUANTITIES; q++)
@@ -368,6 +434,28 @@ static int write_outputs(const struct sweep *sweep, struct rp_error *err) {
 
 /* --- the command ----------------------------------------------------------------------------- */
 
+/* Sets the first rate from closed loops. */
+static int estimate(struct sweep *sweep, const struct rp_sweep_session *session,
+                    struct rp_error *err) {
+    const struct sweep_options *options = sweep->options;
+    struct rp_sweep_config *config = &sweep->config;
+    uint32_t slots = sweep->server.slots ? sweep->server.slots : ESTIMATE_SLOTS;
+    fprintf(stderr, "estimate: closed loops with 1 and %u requests in flight, %.0f s each\n", slots,
+            ESTIMATE_SECONDS);
+    int status = rp_sweep_estimate(session, slots, ESTIMATE_SECONDS, &sweep->estimate, err);
+    clear_progress(sweep);
+    if (status != RP_OK || sweep->estimate.first_rate <= 0)
+        return status;
+    double rate = RP_MIN(sweep->estimate.first_rate, config->max_rate);
+    config->min_rate = options->min_rate > 0 ? options->min_rate : rate / 100;
+    config->first_rate = RP_MAX(rate, config->min_rate);
+    if (!options->min_requests)
+        config->requests_min =
+            RP_MIN(rp_sweep_requests_min(rate, sweep->max_seconds), config->requests_max);
+    fprintf(stderr, "estimate: begin at %.4g requests/s\n", config->first_rate);
+    return RP_OK;
+}
+
 static int run_sweep(struct sweep *sweep, struct rp_error *err) {
     struct rp_load_run_options run = {.target = sweep->target,
                                       .max_concurrency = sweep->options->load.max_concurrency,
@@ -380,18 +468,28 @@ static int run_sweep(struct sweep *sweep, struct rp_error *err) {
                                        .source = &sweep->source,
                                        .options = &run,
                                        .exclude_warm_up = sweep->options->load.warm_up,
+                                       .before = print_start,
                                        .after = print_run,
                                        .context = sweep};
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     sigaction(SIGINT, &action, NULL);
+    if (sweep->max_seconds > 0)
+        session.deadline_ns = rp_clock_ns() + (uint64_t)(sweep->max_seconds * 1e9);
+    int status = sweep->options->first_rate > 0 ? RP_OK : estimate(sweep, &session, err);
+    if (status != RP_OK)
+        return status;
     if (!sweep->options->json)
         print_head(sweep);
-    int status = rp_sweep_measure(&session, &sweep->result, err);
+    if (sweep->estimate.is_hopeless)
+        sweep->result.end.state = RP_SWEEP_NEVER_HELD;
+    else
+        status = rp_sweep_measure(&session, &sweep->result, err);
     clear_progress(sweep);
     if (status == RP_OK && !sweep->options->json)
         print_answer(sweep);
     struct rp_error write_err = {0};
-    int write_status = sweep->result.run_count ? write_outputs(sweep, &write_err) : RP_OK;
+    bool has_result = sweep->result.run_count || sweep->estimate.is_hopeless;
+    int write_status = has_result ? write_outputs(sweep, &write_err) : RP_OK;
     if (status != RP_OK || write_status == RP_OK)
         return status;
     *err = write_err;
@@ -413,7 +511,8 @@ int rp_cmd_bench_sweep(int argc, char **argv) {
     if (status == RP_OK)
         status = read_objective(&options, &sweep->objective, &err);
     if (status == RP_OK)
-        status = read_config(&options, &sweep->objective, &sweep->config, &err);
+        status =
+            read_config(&options, &sweep->objective, &sweep->config, &sweep->max_seconds, &err);
     if (status == RP_OK) {
         sweep->target = rp_load_options_target(&options.load);
         status = rp_load_probe(&sweep->target, &sweep->server, &err);

@@ -189,6 +189,17 @@ static uint32_t page_of_metrics(const struct rp_load_target *target) {
     return page <= 65536 ? (uint32_t)page : 0;
 }
 
+/* The most rows of a captured step, from this project's server. */
+static uint32_t slots_of_graphs(const struct rp_load_target *target) {
+    json_t *root = get_json(target, "/debug/graphs");
+    const json_t *graphs = json_object_get(root, "graphs");
+    uint32_t rows = 0;
+    for (size_t i = 0; i < json_array_size(graphs); i++)
+        rows = RP_MAX(rows, count_of(json_object_get(json_array_get(graphs, i), "rows")));
+    json_decref(root);
+    return rows;
+}
+
 int rp_load_probe(const struct rp_load_target *target, struct rp_load_server *out,
                   struct rp_error *err) {
     memset(out, 0, sizeof *out);
@@ -203,6 +214,7 @@ int rp_load_probe(const struct rp_load_target *target, struct rp_load_server *ou
     out->vocab = count_of(json_object_get(json_object_get(env, "model"), "vocab_size"));
     out->page_tokens = count_of(json_object_get(json_object_get(env, "memory"), "page_tokens"));
     json_decref(env);
+    out->slots = slots_of_graphs(target);
     if (!out->page_tokens)
         out->page_tokens = page_of_metrics(target);
     return RP_OK;

@@ -311,6 +311,15 @@ static void show_progress(struct run *run, uint64_t now_ns) {
         run->options->progress(run->options->context, &progress);
 }
 
+static bool gives_up(struct run *run, uint64_t now_ns) {
+    if (!run->options->give_up)
+        return false;
+    for (struct rp_load_stream *stream = run->first; stream; stream = stream->next)
+        if (stream->chunk_count)
+            run->out->records[stream->request].first_ns = stream->chunk_ns[0] - run->base_ns;
+    return run->options->give_up(run->options->give_up_context, run->out, now_ns);
+}
+
 static void on_timer(void *context) {
     struct run *run = context;
     uint64_t now_ns = run_time(run);
@@ -330,6 +339,8 @@ static void on_timer(void *context) {
     if (run->progress_ns <= now_ns) {
         show_progress(run, now_ns);
         run->progress_ns = now_ns + PROGRESS_NS;
+        if (!run->is_over && gives_up(run, now_ns))
+            stop(run);
     }
     pump(run);
 }

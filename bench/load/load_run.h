@@ -37,6 +37,11 @@ struct rp_load_run_options {
     double max_seconds; /* later requests are RP_LOAD_NOT_SENT; 0: no limit */
     void (*progress)(void *context, const struct rp_load_progress *now);
     void *context;
+    /* May be NULL. Called as often as `progress`; true ends the run: requests without a complete
+     * answer are then RP_LOAD_NOT_SENT. Requests in flight are RP_LOAD_NOT_SENT in `records`, with
+     * intended_ns, and with first_ns once it is known. */
+    bool (*give_up)(void *context, const struct rp_load_records *records, uint64_t now_ns);
+    void *give_up_context;
     /* may be NULL; ends the run early once true (set by a signal handler) */
     const volatile bool *stop;
 };
@@ -45,7 +50,7 @@ struct rp_load_run_options {
 struct rp_load_server {
     char model[256];
     char version[64];
-    uint32_t max_model_len, vocab, page_tokens;
+    uint32_t max_model_len, vocab, page_tokens, slots; /* slots: sequences that run together */
 };
 
 /* Reads GET /v1/models and, if they exist, /version and /metrics. */

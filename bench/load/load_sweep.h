@@ -1,12 +1,12 @@
 /* load_sweep.h - finds the highest request rate at which a server still meets an objective.
  *
  * A pure function of the results so far returns the next rate to try; the caller sends the
- * requests. It raises the rate until the objective fails (or lowers it until it is met), then
- * bisects by ratio. Noise: latencies of one run are correlated, so a run is one observation,
- * regardless of its number of requests. A run whose share of good requests is clearly on one side
- * of the objective (its 90 % Wilson interval excludes the objective) decides a rate provisionally;
- * any other is repeated until a majority of `repeats` runs agrees. Both ends of the final bracket
- * need such a majority, and an end that is overturned moves the search.
+ * requests. It raises the rate until the objective fails (or lowers it until it is met), in steps
+ * that grow, then bisects by ratio. Noise: latencies of one run are correlated, so a run is one
+ * observation, regardless of its number of requests. A run whose share of good requests is clearly
+ * on one side of the objective (its 90 % Wilson interval excludes the objective) decides a rate
+ * provisionally; any other is repeated until a majority of `repeats` runs agrees. Both ends of the
+ * final bracket need such a majority, and an end that is overturned moves the search.
  *
  * Every run has its own seed, so that its prompts are not in the server's prefix cache.
  *
@@ -36,7 +36,9 @@ struct rp_sweep_config {
     double share;      /* share of good requests required by the objective, above 0 and below 1 */
     double first_rate; /* requests per second */
     double min_rate, max_rate; /* limits of the search */
-    double growth;             /* above 1 */
+    /* Factor of the first step from first_rate, above 1. Each further step in the same direction
+     * multiplies by one more factor, up to the larger of 2 and growth. */
+    double growth;
     /* width of the final bracket relative to the result, 0.005 or more */
     double tolerance;
     uint32_t repeats; /* maximum runs of an undecided rate; odd */
@@ -60,6 +62,7 @@ struct rp_sweep_run {
     /* The client did not keep up (RP_LOAD_LAG_MAX_MS), and with bounds relaxed by twice its p99 lag
      * the run would have met the objective: the failure says nothing about the server. */
     bool client_slow;
+    bool ended_early; /* good: an upper bound, see rp_sweep_is_lost */
 };
 
 /* Evaluates a measured run: requests that began at summary->counted_ns or later and were sent;
@@ -68,6 +71,39 @@ struct rp_sweep_run {
 struct rp_sweep_run rp_sweep_judge(const struct rp_sweep_objective *objective, double rate,
                                    const struct rp_load_records *records,
                                    const struct rp_load_summary *summary);
+
+/* A run that lasts, at now_ns: whether so many requests have missed a bound that the run fails
+ * clearly (its 90 % interval is below the objective) even if all others are good. A request without
+ * a complete answer misses a bound once more time than that has passed. Requests that begin before
+ * the first answer has ended do not count if exclude_warm_up. `plan` has the records' requests. */
+bool rp_sweep_is_lost(const struct rp_sweep_objective *objective, const struct rp_load_plan *plan,
+                      const struct rp_load_records *records, bool exclude_warm_up, uint64_t now_ns);
+/* Evaluates a run that ended at now_ns because it was lost: `good` counts the requests that could
+ * still have been good. lag_ms: the client's at p99. */
+struct rp_sweep_run rp_sweep_judge_lost(const struct rp_sweep_objective *objective, double rate,
+                                        const struct rp_load_plan *plan,
+                                        const struct rp_load_records *records, double lag_ms,
+                                        bool exclude_warm_up, uint64_t now_ns);
+
+/* Where to begin, from two closed loops: one request at a time, and all slots in use. */
+struct rp_sweep_estimate {
+    /* 80 % of the requests per second that the second loop completed; 0: none succeeded. If it was
+     * too short for every slot to complete one, first tokens count instead. */
+    double first_rate;
+    /* Smallest latencies of a request alone in ms; 0: unknown. */
+    double alone_ms[RP_LOAD_QUANTITIES];
+    /* A request alone misses a bound: no rate meets the objective. */
+    bool is_hopeless;
+};
+void rp_sweep_estimate_alone(const struct rp_sweep_objective *objective,
+                             const struct rp_load_records *records, struct rp_sweep_estimate *out);
+void rp_sweep_estimate_rate(const struct rp_load_records *records, uint32_t slots, uint64_t now_ns,
+                            struct rp_sweep_estimate *out);
+
+/* Requests of a run, so that a search which begins at `rate` ends within max_seconds (0: no limit):
+ * 20 to 300. Fewer than 268 good requests do not decide a share of 0.99, so such runs are
+ * repeated. */
+uint32_t rp_sweep_requests_min(double rate, double max_seconds);
 
 enum rp_sweep_verdict {
     RP_SWEEP_OPEN, /* undecided */
@@ -92,7 +128,8 @@ enum rp_sweep_state {
     RP_SWEEP_NEVER_BROKE,  /* met even at max_rate */
     RP_SWEEP_NEVER_HELD,   /* not met even at min_rate */
     RP_SWEEP_CLIENT_LIMIT, /* the client does not keep up above `holds` */
-    RP_SWEEP_OUT_OF_RUNS
+    RP_SWEEP_OUT_OF_RUNS,
+    RP_SWEEP_OUT_OF_TIME /* rp_sweep_measure only */
 };
 
 struct rp_sweep_step {

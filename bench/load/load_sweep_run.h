@@ -26,7 +26,10 @@ struct rp_sweep_session {
     const struct rp_load_source *source; /* rate, count and seed are set by the sweep */
     const struct rp_load_run_options *options;
     bool exclude_warm_up;
-    /* Called after each run; may be NULL. */
+    /* On rp_clock_ns: the search ends then, and a run in progress is dropped; 0: none. */
+    uint64_t deadline_ns;
+    /* Called before and after each run; may be NULL. */
+    void (*before)(void *context, uint32_t index, const struct rp_sweep_step *step);
     void (*after)(void *context, uint32_t index, const struct rp_sweep_measured *measured);
     void *context;
 };
@@ -35,6 +38,10 @@ struct rp_sweep_session {
  * was stopped (options->stop) is dropped, and the sweep ends. */
 int rp_sweep_measure(const struct rp_sweep_session *session, struct rp_sweep_result *out,
                      struct rp_error *err) RP_MUST_USE;
+
+/* Runs the two loops of struct rp_sweep_estimate, each for at most `seconds`. */
+int rp_sweep_estimate(const struct rp_sweep_session *session, uint32_t slots, double seconds,
+                      struct rp_sweep_estimate *out, struct rp_error *err) RP_MUST_USE;
 void rp_sweep_free(struct rp_sweep_result *result);
 
 #endif

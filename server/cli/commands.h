@@ -31,7 +31,7 @@ int rp_cmd_profile(int argc, char **argv);
 /* Members of trace, bench and eval. */
 #define RP_TRACE_COMMANDS 3
 extern const struct rp_command rp_trace_commands[RP_TRACE_COMMANDS];
-#define RP_BENCH_COMMANDS 14
+#define RP_BENCH_COMMANDS 15
 extern const struct rp_command rp_bench_commands[RP_BENCH_COMMANDS];
 #define RP_EVAL_COMMANDS 1
 extern const struct rp_command rp_eval_commands[RP_EVAL_COMMANDS];
@@ -44,6 +44,7 @@ int rp_cmd_bench_check(int argc, char **argv);
 int rp_cmd_bench_compare(int argc, char **argv);
 int rp_cmd_bench_decode(int argc, char **argv);
 int rp_cmd_bench_kernels(int argc, char **argv);
+int rp_cmd_bench_modes(int argc, char **argv);
 int rp_cmd_bench_pair(int argc, char **argv);
 int rp_cmd_bench_record(int argc, char **argv);
 int rp_cmd_bench_step(int argc, char **argv);

@@ -2,6 +2,7 @@
  * a measurement holds, is better, fails, is missing, new or skipped; an update keeps rows that
  * hold. */
 #include "base/memory.h"
+#include "bench/bench_check.h"
 #include "bench/expectations.h"
 
 #include <math.h>
@@ -231,6 +232,40 @@ static void no_memory_is_an_answer(void **state) {
     rp_expectations_deinit(&list);
 }
 
+static struct rp_expectations run_of(double step, double rate) {
+    struct rp_expectations run = {.count = 0};
+    struct rp_expectation *row = rp_expectations_add(&run, "decode.a");
+    assert_non_null(row);
+    row->value = step;
+    row->relative = 0.03;
+    row->direction = RP_EXPECT_LOWER;
+    row = rp_expectations_add(&run, "prompts.a");
+    assert_non_null(row);
+    row->value = rate;
+    row->relative = 0.05;
+    row->direction = RP_EXPECT_HIGHER;
+    return run;
+}
+
+static void test_repeated_runs_give_the_median_and_their_range_as_the_spread(void **state) {
+    struct rp_expectations runs[] = {run_of(10.1, 100), run_of(10.0, 80), run_of(9.9, 90)};
+    struct rp_expectations merged = {.count = 0};
+    (void)state;
+    assert_true(rp_check_merge(runs, 3, &merged));
+    assert_int_equal(merged.count, 2);
+    const struct rp_expectation *step = rp_expectations_find(&merged, "decode.a"),
+                                *rate = rp_expectations_find(&merged, "prompts.a");
+    assert_true(step->value == 10.0 && step->relative == 0.03); /* the range is 2 % */
+    assert_true(step->direction == RP_EXPECT_LOWER && rate->direction == RP_EXPECT_HIGHER);
+    assert_true(rate->value == 90 && fabs(rate->relative - 20.0 / 90) < 1e-12);
+    rp_expectations_deinit(&merged);
+    assert_true(rp_check_merge(runs, 1, &merged));
+    assert_true(rp_expectations_find(&merged, "decode.a")->value == 10.1);
+    rp_expectations_deinit(&merged);
+    for (int i = 0; i < 3; i++)
+        rp_expectations_deinit(&runs[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_reads_back_as_it_was_written),
@@ -239,6 +274,7 @@ int main(void) {
         cmocka_unit_test(an_update_keeps_what_holds_and_the_spread),
         cmocka_unit_test(hardware_has_a_short_stable_name),
         cmocka_unit_test(no_memory_is_an_answer),
+        cmocka_unit_test(test_repeated_runs_give_the_median_and_their_range_as_the_spread),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }

@@ -298,6 +298,38 @@ static void a_run_that_is_stopped_reports_what_was(void **state) {
     assert_int_equal(f->records.records[6].sent_ns, 0);
 }
 
+/* Waits for an answer that has ended, one that has begun, and one that has not. */
+static bool give_up_when_all_are_seen(void *context, const struct rp_load_records *records,
+                                      uint64_t now_ns) {
+    const struct rp_load_record *record = records->records;
+    bool seen = record[0].outcome == RP_LOAD_OK && record[1].first_ns > 0;
+    if (!seen)
+        return false;
+    assert_int_equal(record[1].outcome, RP_LOAD_NOT_SENT);
+    assert_int_equal(record[2].outcome, RP_LOAD_NOT_SENT);
+    assert_true(record[1].first_ns >= record[1].intended_ns && record[1].first_ns <= now_ns);
+    assert_int_equal(record[2].first_ns, 0);
+    assert_int_equal(record[3].intended_ns, 100000000000u);
+    *(uint64_t *)context = now_ns;
+    return true;
+}
+
+static void a_run_that_is_given_up_sees_requests_in_flight_and_ends(void **state) {
+    struct scripted_fixture *f = *state;
+    uint64_t given_up_ns = 0;
+    scripted_fixture_add(f, 0, 3, "ttft=1 itl=1");
+    scripted_fixture_add(f, 0, 3, "ttft=1 itl=100000");
+    scripted_fixture_add(f, 0, 3, "ttft=100000");
+    scripted_fixture_add(f, 100000, 3, "ttft=1");
+    f->options.give_up = give_up_when_all_are_seen;
+    f->options.give_up_context = &given_up_ns;
+    assert_int_equal(scripted_fixture_run(f), RP_OK);
+    assert_true(given_up_ns > 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(f->records.records[i].outcome, i == 0 ? RP_LOAD_OK : RP_LOAD_NOT_SENT);
+    assert_true(f->records.records[1].first_ns > 0 && f->records.records[3].sent_ns == 0);
+}
+
 static void a_run_of_limited_time_sends_no_more_and_waits_for_the_rest(void **state) {
     struct scripted_fixture *f = *state;
     scripted_fixture_add(f, 0, 3, "ttft=300");
@@ -407,6 +439,7 @@ int main(void) {
         RUN_TEST(a_kept_connection_that_the_server_has_closed_is_replaced_once),
         RUN_TEST(a_large_prompt_is_sent_whole),
         RUN_TEST(a_run_that_is_stopped_reports_what_was),
+        RUN_TEST(a_run_that_is_given_up_sees_requests_in_flight_and_ends),
         RUN_TEST(a_run_of_limited_time_sends_no_more_and_waits_for_the_rest),
         RUN_TEST(what_cannot_be_run_is_refused),
         RUN_TEST(memory_that_is_out_ends_the_run_and_leaks_nothing),

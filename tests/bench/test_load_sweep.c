@@ -335,6 +335,173 @@ static void test_a_run_is_judged_by_each_bound_or_by_all_at_once(void **state) {
     load_fixture_close(&run);
 }
 
+static void test_a_search_that_begins_near_the_answer_needs_few_runs(void **state) {
+    (void)state;
+    for (double first = 0.5; first < 1.6; first += 0.05) {
+        struct rp_sweep_config config = config_of();
+        struct server server = server_of(40.1, 0, 1);
+        config.growth = 1.25;
+        config.first_rate = 40 * first;
+        struct rp_sweep_step step = sweep(&config, &server);
+        assert_int_equal(step.state, RP_SWEEP_FOUND);
+        assert_true(step.holds <= 40.1 && step.breaks > 40.1 && step.breaks <= step.holds * 1.05);
+        assert_true(run_count <= 10);
+    }
+}
+
+static void test_steps_away_from_the_first_rate_grow_up_to_two(void **state) {
+    struct rp_sweep_config config = config_of();
+    struct server server = server_of(1e9, 0, 1);
+    static const double factors[] = {1.25, 1.5625, 1.953125, 2, 2};
+    (void)state;
+    config.growth = 1.25;
+    config.max_rate = 15;
+    assert_int_equal(sweep(&config, &server).state, RP_SWEEP_NEVER_BROKE);
+    for (uint32_t i = 0; i < RP_ARRAY_COUNT(factors); i++)
+        assert_true(fabs(runs[i + 1].rate / runs[i].rate - RP_MIN(factors[i], 15 / runs[i].rate)) <
+                    1e-9);
+    server.capacity = 1e-9;
+    config.min_rate = 1e-3;
+    assert_int_equal(sweep(&config, &server).state, RP_SWEEP_NEVER_HELD);
+    for (uint32_t i = 0; i < RP_ARRAY_COUNT(factors); i++)
+        assert_true(fabs(runs[i].rate / runs[i + 1].rate - factors[i]) < 1e-9);
+}
+
+/* 100 requests, one every 10 ms; the first `answered` had their first token after ttft_ms, and
+ * ended 9 ms later. */
+static void open_run(struct load_fixture *run, uint32_t answered, double ttft_ms) {
+    load_fixture_open(run, 100, 400);
+    for (uint32_t i = 0; i < 100; i++)
+        if (i < answered)
+            load_fixture_add(run, 10 * i, 10 * i, 10 * i + ttft_ms, 3, 4);
+        else
+            load_fixture_fail(run, 10 * i, 0, RP_LOAD_NOT_SENT, "");
+}
+
+static bool is_lost(const struct rp_sweep_objective *objective, const struct load_fixture *run,
+                    bool warm_up, double now_ms) {
+    return rp_sweep_is_lost(objective, &run->plan, &run->records, warm_up,
+                            (uint64_t)(now_ms * 1e6));
+}
+
+static void test_a_run_is_lost_once_too_many_requests_are_late(void **state) {
+    struct rp_sweep_objective objective = {.bounds = {{[RP_LOAD_TTFT] = 100}}, .share = 0.99};
+    struct load_fixture run;
+    uint32_t late;
+    (void)state;
+    open_run(&run, 0, 0);
+    for (late = 0; !is_lost(&objective, &run, true, 100 + 10 * late - 5); late++)
+        assert_true(late < 100);
+    /* The upper end of the 90 % interval of 95 of 100 is 0.976, that of 97 of 100 is 0.989. */
+    assert_int_equal(late, 3);
+    /* A first token in time is not late, whatever the answer takes. */
+    for (uint32_t i = 0; i < 100; i++)
+        run.records.records[i].first_ns = run.records.records[i].intended_ns + 50000000;
+    assert_false(is_lost(&objective, &run, true, 5000));
+    /* Four tokens: more than 3 * 30 ms after the first one no answer has a mean gap of 30 ms. */
+    objective.bounds.ms[RP_LOAD_TPOT] = 30;
+    assert_false(is_lost(&objective, &run, true, 50 + 90 + 15));
+    assert_true(is_lost(&objective, &run, true, 50 + 90 + 35));
+    objective.bounds = (struct rp_load_goodput){{[RP_LOAD_E2EL] = 400}};
+    assert_false(is_lost(&objective, &run, true, 415));
+    assert_true(is_lost(&objective, &run, true, 435));
+    load_fixture_close(&run);
+}
+
+static void test_a_run_that_may_still_hold_is_not_lost(void **state) {
+    struct rp_sweep_objective objective = {.bounds = {{[RP_LOAD_TTFT] = 100}}, .share = 0.9};
+    struct load_fixture run;
+    (void)state;
+    open_run(&run, 60, 50);
+    assert_false(is_lost(&objective, &run, true, 700));
+    for (uint32_t i = 0; i < 10; i++) /* a tenth may fail */
+        run.records.records[20 + i].outcome = RP_LOAD_STATUS;
+    assert_false(is_lost(&objective, &run, true, 700));
+    for (uint32_t i = 0; i < 10; i++)
+        run.records.records[30 + i].outcome = RP_LOAD_STATUS;
+    assert_true(is_lost(&objective, &run, true, 700));
+    struct rp_sweep_run judged =
+        rp_sweep_judge_lost(&objective, 5, &run.plan, &run.records, 0, false, 700000000);
+    assert_true(judged.ended_early && !judged.client_slow && judged.rate == 5);
+    assert_int_equal(judged.requests, 100);
+    assert_int_equal(judged.good, 80);
+    load_fixture_close(&run);
+}
+
+static void test_requests_before_the_first_answer_are_no_loss_if_warm_up_is_excluded(void **state) {
+    struct rp_sweep_objective objective = {.bounds = {{[RP_LOAD_TTFT] = 100}}, .share = 0.99};
+    struct load_fixture run;
+    (void)state;
+    open_run(&run, 50, 50);
+    for (uint32_t i = 0; i < 30; i++) { /* all answered at 300 ms: the server was cold */
+        run.records.records[i].first_ns = 300000000;
+        run.records.records[i].end_ns = run.records.records[i].last_ns = 300000001;
+    }
+    for (uint32_t i = 30; i < 50; i++)
+        run.records.records[i].end_ns += 300000000;
+    assert_false(is_lost(&objective, &run, true, 550));
+    assert_true(is_lost(&objective, &run, false, 550));
+    load_fixture_close(&run);
+}
+
+static void test_a_slow_client_does_not_make_a_lost_run_the_servers_fault(void **state) {
+    struct rp_sweep_objective objective = {.bounds = {{[RP_LOAD_TTFT] = 100}}, .share = 0.99};
+    struct load_fixture run;
+    (void)state;
+    open_run(&run, 50, 150);
+    for (uint32_t lag = 0; lag < 60; lag += 10) {
+        struct rp_sweep_run judged =
+            rp_sweep_judge_lost(&objective, 1, &run.plan, &run.records, lag, false, 500000000);
+        assert_int_equal(judged.good, 50);
+        assert_int_equal(judged.client_slow, lag >= 30);
+    }
+    load_fixture_close(&run);
+}
+
+static void test_the_first_rate_is_near_what_a_closed_loop_completes(void **state) {
+    struct rp_sweep_estimate estimate = {.first_rate = 0};
+    struct load_fixture run;
+    (void)state;
+    open_run(&run, 80, 50);
+    run.records.records[79].end_ns = 2000000000;
+    rp_sweep_estimate_rate(&run.records, 8, 3000000000, &estimate);
+    assert_true(fabs(estimate.first_rate - 0.8 * 80 / 2) < 1e-6);
+    /* Fewer answers than slots: tokens of the answers in progress count. */
+    run.records.records[80].first_ns = 1;
+    rp_sweep_estimate_rate(&run.records, 90, 3000000000, &estimate);
+    assert_true(fabs(estimate.first_rate - 0.8 * 81 / 3) < 1e-6);
+    load_fixture_close(&run);
+    open_run(&run, 0, 0);
+    rp_sweep_estimate_rate(&run.records, 8, 3000000000, &estimate);
+    assert_true(estimate.first_rate == 0);
+    load_fixture_close(&run);
+}
+
+static void test_an_objective_that_a_request_alone_misses_is_hopeless(void **state) {
+    struct rp_sweep_objective objective = {.bounds = {{[RP_LOAD_TTFT] = 60}}, .share = 0.99};
+    struct load_fixture run;
+    (void)state;
+    open_run(&run, 3, 70);
+    run.records.records[1].first_ns -= 20000000; /* the fastest counts */
+    struct rp_sweep_estimate estimate = {.first_rate = 0};
+    rp_sweep_estimate_alone(&objective, &run.records, &estimate);
+    assert_true(fabs(estimate.alone_ms[RP_LOAD_TTFT] - 50) < 1e-6);
+    assert_false(estimate.is_hopeless);
+    estimate = (struct rp_sweep_estimate){.first_rate = 0};
+    objective.bounds.ms[RP_LOAD_TTFT] = 49;
+    rp_sweep_estimate_alone(&objective, &run.records, &estimate);
+    assert_true(estimate.is_hopeless);
+    load_fixture_close(&run);
+}
+
+static void test_runs_have_as_many_requests_as_the_time_permits(void **state) {
+    (void)state;
+    assert_int_equal(rp_sweep_requests_min(2, 0), 300);
+    assert_int_equal(rp_sweep_requests_min(0.1, 120), 20);
+    assert_int_equal(rp_sweep_requests_min(5, 120), 50);
+    assert_int_equal(rp_sweep_requests_min(1000, 120), 300);
+}
+
 static void test_presets_are_mlperfs(void **state) {
     static const struct {
         const char *name;
@@ -396,6 +563,15 @@ int main(void) {
         cmocka_unit_test(test_every_run_has_a_seed_of_its_own),
         cmocka_unit_test(test_any_results_end_within_the_runs),
         cmocka_unit_test(test_a_run_is_judged_by_each_bound_or_by_all_at_once),
+        cmocka_unit_test(test_a_search_that_begins_near_the_answer_needs_few_runs),
+        cmocka_unit_test(test_steps_away_from_the_first_rate_grow_up_to_two),
+        cmocka_unit_test(test_a_run_is_lost_once_too_many_requests_are_late),
+        cmocka_unit_test(test_a_run_that_may_still_hold_is_not_lost),
+        cmocka_unit_test(test_requests_before_the_first_answer_are_no_loss_if_warm_up_is_excluded),
+        cmocka_unit_test(test_a_slow_client_does_not_make_a_lost_run_the_servers_fault),
+        cmocka_unit_test(test_the_first_rate_is_near_what_a_closed_loop_completes),
+        cmocka_unit_test(test_an_objective_that_a_request_alone_misses_is_hopeless),
+        cmocka_unit_test(test_runs_have_as_many_requests_as_the_time_permits),
         cmocka_unit_test(test_presets_are_mlperfs),
         cmocka_unit_test(test_bad_configurations_are_refused_by_name),
     };

@@ -47,6 +47,34 @@ def check_every_pair_is_a_row():
     assert result[0]["bytes_per_step"] < result[1]["bytes_per_step"] < result[3]["bytes_per_step"], result
 
 
+def check_modes_have_speed_and_error_in_one_table():
+    small = [*CPU, *SHORT, "--context", "8", "--batch", "1,2"]
+    result = {row["mode"]: row for row in rows("modes", "--shape", "stories260k", *small)}
+    assert list(result) == ["eager", "graphs", "fast", "int8", "fp8", "int8-w8a16", "pages-int8", "pages-fp8",
+                            "int8+pages"], list(result)
+    assert "GPU" in result["fast"]["left_out"], result["fast"]
+    for name, row in result.items():
+        if "left_out" in row:
+            continue
+        assert [decode["batch"] for decode in row["decode"]] == [1, 2] and row["decode"][0]["tokens_per_second"] > 0, row
+        exact, error = name in ("eager", "graphs"), row["error"]
+        assert (error["logit_max"] == 0) == (error["kl_mean"] == 0) == exact, (name, error)
+        assert error["tokens"] == 256 and error["kl_mean"] <= error["kl_max"], (name, error)
+        assert (error["top1_agreement"] == 1.0) >= exact, (name, error)
+    assert result["int8"]["weight_bytes"] < result["graphs"]["weight_bytes"], result
+    assert result["int8+pages"]["error"]["kl_mean"] > result["int8-w8a16"]["error"]["kl_mean"], result
+
+
+def check_modes_of_a_model_compare_a_fixed_text():
+    eager, pages = rows("modes", "--model", DEMO, *CPU, *SHORT, "--context", "8", "--batch", "1", "--modes", "pages-fp8")
+    assert eager["mode"] == "eager" and pages["mode"] == "pages-fp8" and pages["model"] == DEMO, (eager, pages)
+    assert pages["error"]["tokens"] > 100 and 0 < pages["error"]["kl_mean"] < 0.1, pages
+    code, out, errors = run("modes", "--model", DEMO, *CPU, *SHORT, "--context", "8", "--batch", "1", "--modes", "eager")
+    assert code == 0 and "max |diff|" in out and out.count("\n") == 3, (out, errors)
+    refused(2, "--modes: no mode \"fats\"", "modes", "--modes", "graphs,fats")
+    refused(2, "no-such-shape", "modes", "--shape", "no-such-shape")
+
+
 def check_at_least_a_hundred_steps_by_default():
     row, = rows("decode", "--shape", "stories260k", *CPU, "--context", "16")
     assert row["steps"] >= 100 and (row["reliable"] or row["settled_after"] == 0), row
@@ -117,7 +145,7 @@ def check_errors():
 def main():
     checks = [check_every_pair_is_a_row, check_at_least_a_hundred_steps_by_default,
               check_a_model_with_its_own_weights, check_8_bits_are_told_with_their_error, check_tables, check_attention,
-              check_environment, check_errors]
+              check_modes_have_speed_and_error_in_one_table, check_modes_of_a_model_compare_a_fixed_text, check_environment, check_errors]
     for check in checks:
         check()
         print("ok", check.__name__)

@@ -95,6 +95,42 @@ def check_unknown_hardware_has_no_baseline(folder):
     assert sorted(os.listdir(folder)) == ["expectations_counts.json"], os.listdir(folder)
 
 
+def check_a_machine_records_its_timings_and_is_compared_with_them(folder):
+    if SANITIZED:
+        return
+    # The values are replaced by ones far from any measurement: no time is looked at.
+    for device, environment in (("cpu", {}), ("cuda", {"REPRISE_CUDA_MODULE": os.environ.get("REPRISE_FAKE_GPU", "")})):
+        place = os.path.join(folder, device)
+        os.mkdir(place)
+        flags = ["--only", "timings", "--device", device, "--timed-shape", "stories260k", "--timed-context", "16", "--expectations",
+                 os.path.join(place, "expectations_counts.json")]
+        code, out, errors = run(*flags, "--update-expectations", "--repeats", "2" if device == "cpu" else "1",
+                                "--commit", "abc", **environment)
+        assert code == 0, out + errors
+        (name,) = os.listdir(place)
+        path = os.path.join(place, name)
+        with open(path) as file:
+            recorded = json.load(file)
+        rows = {row["metric"]: row for row in recorded["expectations"]}
+        assert name == f"expectations_{recorded['hardware']}.json", (name, recorded["hardware"])
+        decode, prompts = "decode.stories260k.batch_1.context_16.ms_per_step", "prompts.stories260k.batch_8.context_16."
+        prompts += "tokens_per_second"
+        assert rows[decode]["value"] > 0 and rows[decode]["direction"] == "lower" and rows[decode]["commit"] == "abc", rows
+        assert rows[prompts]["value"] > 0 and rows[prompts]["direction"] == "higher", rows
+        if device == "cuda":
+            assert rows[decode.replace("260k.", "260k.fp8.")]["value"] > 0 and "fingerprint.demo.fused" in rows, list(rows)
+        for row in rows.values():
+            if row["metric"].startswith(("decode.", "prompts.")):
+                row["value"] = 1e9 if row["direction"] == "lower" else 1e-9
+        rows[decode]["value"] = 1e-9
+        with open(path, "w") as file:
+            json.dump(recorded, file)
+        code, out, errors = run(*flags, **environment)
+        failed = [line.split(":")[0] for line in out.splitlines() if "FAILS" in line]
+        assert code == 1 and failed == [decode] and "(from abc)" in out, (out, errors)
+        assert " 1 fail, " in out and " 0 better" not in out, (out, errors)
+
+
 def check_errors(folder):
     for text, arguments in (("--only", ["--only", "programs,nonsense"]), ("--only", ["--only", ","]),
                             ("--debug-plant", ["--debug-plant", "bug"]),
@@ -112,7 +148,8 @@ def check_errors(folder):
 def main():
     checks = [check_this_build_holds_its_baselines, check_other_kernels_hold_them_too, check_a_planted_node_is_named,
               check_a_planted_allocation_is_named, check_rows_that_are_gone_or_new, check_json,
-              check_unknown_hardware_has_no_baseline, check_errors]
+              check_unknown_hardware_has_no_baseline,
+              check_a_machine_records_its_timings_and_is_compared_with_them, check_errors]
     assert os.path.isdir(DEMO)
     for check in checks:
         with tempfile.TemporaryDirectory() as folder:
