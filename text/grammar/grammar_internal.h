@@ -51,7 +51,8 @@ enum node_flag {
     NODE_MIXED = 2,      /* has RX_AND or RX_NOT below: may match nothing */
     NODE_LIVE_KNOWN = 4, /* NODE_LIVE is decided */
     NODE_LIVE = 8,
-    NODE_DEAD = 16, /* layer 2: cannot be completed */
+    NODE_DEAD = 16,   /* layer 2: cannot be completed */
+    NODE_FINITE = 32, /* layer 1: matches finitely many texts, by its form */
 };
 
 /* Lists (RX_OR, RX_AND, G_OR, G_STATE): lists[a .. a + b), sorted. Repeats: a, lo to hi times. */
@@ -161,6 +162,8 @@ static inline uint32_t rx_delta(struct rp_grammar *g, uint32_t id, uint8_t byte)
         return g->rows.at[row - 1][byte];
     return rx_delta_slow(g, id, byte);
 }
+/* Any number of characters of a JSON string, any spelling. */
+uint32_t rx_any_string(struct rp_grammar *g);
 /* Something can still match. */
 bool rx_live(struct rp_grammar *g, uint32_t id);
 bool rx_matches(struct rp_grammar *g, uint32_t id, const char *text, size_t len);

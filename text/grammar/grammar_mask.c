@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define CLEAN_NODES_MAX 48 /* of the search for clean characters */
+#define CLEAN_PARTS_MAX 96
 
 struct walk {
     struct rp_grammar *g;
@@ -75,73 +76,77 @@ static void merge(struct walk *w, const uint32_t *mask) {
 
 /* ---- Regular expressions ---------------------------------------------------------------------- */
 
-/* Adds what follows `rx` after each clean character to set[0 .. *count); false: some character is
- * not taken, or there are too many. */
-static bool clean_steps(struct rp_grammar *g, uint32_t rx, uint32_t *set, size_t *count) {
-    uint32_t part[64];
-    uint8_t left[64];
-    size_t parts = 0;
-    for (uint32_t byte = 0x20; byte < 0xF5; byte++) {
-        if (byte == '"' || byte == '\\' || (byte >= 0x80 && byte < 0xC2))
-            continue;
-        uint32_t next = rx_delta(g, rx, (uint8_t)byte);
-        if (next == NODE_NONE)
+struct clean_search {
+    struct rp_grammar *g;
+    uint32_t set[CLEAN_NODES_MAX]; /* expressions between characters */
+    size_t count;
+    /* inside a character: `left` more bytes, of which the next is low..high */
+    struct clean_part {
+        uint32_t rx;
+        uint8_t left, low, high;
+    } parts[CLEAN_PARTS_MAX];
+    size_t part_count;
+};
+
+static bool clean_add(struct clean_search *s, uint32_t rx, uint8_t left, uint8_t low,
+                      uint8_t high) {
+    if (rx == NODE_NONE)
+        return false;
+    if (left == 0) {
+        for (size_t i = 0; i < s->count; i++)
+            if (s->set[i] == rx)
+                return true;
+        if (s->count == CLEAN_NODES_MAX)
             return false;
-        uint32_t *to = byte < 0x80 ? set : part;
-        size_t *size = byte < 0x80 ? count : &parts;
-        uint8_t need = byte < 0x80 ? 0 : byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
-        /* the second byte of these has a smaller range: checked one by one below */
-        bool odd = byte == 0xE0 || byte == 0xED || byte == 0xF0 || byte == 0xF4;
-        uint32_t low = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
-        uint32_t high = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
-        for (uint32_t second = odd ? low : 0; second <= (odd ? high : 0); second++) {
-            uint32_t value = odd ? rx_delta(g, next, (uint8_t)second) : next;
-            uint8_t rest = (uint8_t)(need - odd);
-            bool known = value == NODE_NONE;
-            if (known)
-                return false;
-            for (size_t i = 0; i < *size && !known; i++)
-                known = to[i] == value && (to == set || left[i] == rest);
-            if (known)
-                continue;
-            if (*size == (to == set ? (size_t)CLEAN_NODES_MAX : 64))
-                return false;
-            if (to == part)
-                left[*size] = rest;
-            to[(*size)++] = value;
+        s->set[s->count++] = rx;
+        return true;
+    }
+    for (size_t i = 0; i < s->part_count; i++)
+        if (s->parts[i].rx == rx && s->parts[i].left == left && s->parts[i].low == low &&
+            s->parts[i].high == high)
+            return true;
+    if (s->part_count == CLEAN_PARTS_MAX)
+        return false;
+    s->parts[s->part_count++] = (struct clean_part){rx, left, low, high};
+    return true;
+}
+
+/* Adds what follows `rx` after each clean character; false: some character is not taken, or there
+ * are too many expressions. */
+static bool clean_steps(struct clean_search *s, uint32_t rx) {
+    struct rp_grammar *g = s->g;
+    bool ok = true;
+    s->part_count = 0;
+    for (uint32_t byte = 0x20; byte < 0x80 && ok; byte++)
+        ok = byte == '"' || byte == '\\' || clean_add(s, rx_delta(g, rx, (uint8_t)byte), 0, 0, 0);
+    for (uint32_t byte = 0xC2; byte < 0xF5 && ok; byte++) {
+        uint8_t left = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+        uint8_t low = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : byte == 0xE2 ? 0x81 : 0x80;
+        uint8_t high = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
+        uint32_t next = rx_delta(g, rx, (uint8_t)byte);
+        ok = clean_add(s, next, left, low, high);
+        if (byte == 0xE2 && ok) { /* without U+2028 and U+2029 */
+            uint32_t second = rx_delta(g, next, 0x80);
+            ok = clean_add(s, second, 1, 0x80, 0xA7) && clean_add(s, second, 1, 0xAA, 0xBF);
         }
     }
-    for (size_t k = 0; k < parts; k++)
-        for (uint32_t byte = 0x80; byte < 0xC0; byte++) {
-            uint32_t next = rx_delta(g, part[k], (uint8_t)byte);
-            uint32_t *to = left[k] == 1 ? set : part;
-            size_t *size = left[k] == 1 ? count : &parts;
-            bool known = next == NODE_NONE;
-            if (known)
-                return false;
-            for (size_t i = 0; i < *size && !known; i++)
-                known = to[i] == next && (to == set || left[i] == left[k] - 1);
-            if (known)
-                continue;
-            if (*size == (to == set ? (size_t)CLEAN_NODES_MAX : 64))
-                return false;
-            if (to == part)
-                left[*size] = (uint8_t)(left[k] - 1);
-            to[(*size)++] = next;
-        }
-    return true;
+    for (size_t i = 0; i < s->part_count && ok; i++) {
+        struct clean_part p = s->parts[i];
+        for (uint32_t byte = p.low; byte <= p.high && ok; byte++)
+            ok = clean_add(s, rx_delta(g, p.rx, (uint8_t)byte), p.left - 1, 0x80, 0xBF);
+    }
+    return ok;
 }
 
 /* Every text of clean characters fits into `rx`, however long. */
 static bool is_clean(struct rp_grammar *g, uint32_t rx) {
     if (node_at(g, rx)->clean != 0)
         return node_at(g, rx)->clean == 2;
-    uint32_t set[CLEAN_NODES_MAX] = {rx};
-    size_t count = 1;
+    struct clean_search s = {.g = g, .set = {rx}, .count = 1};
     bool clean = rx_delta(g, rx, 'a') && rx_delta(g, rx, 'Z') && rx_delta(g, rx, '~') &&
                  rx_delta(g, rx, ' ') && rx_delta(g, rx, 0xE4);
-    for (size_t i = 0; i < count && clean; i++)
-        clean = clean_steps(g, set[i], set, &count);
+    for (size_t i = 0; i < s.count && clean; i++)
+        clean = clean_steps(&s, s.set[i]);
     if (g->status == RP_OK)
         g->nodes.at[rx].clean = clean ? 2 : 1;
     return clean;
@@ -187,10 +192,45 @@ static void walk_lex(struct walk *w, const struct trie_part *part, uint32_t rx, 
     spend(w, visits & 1023);
 }
 
+/* A free string without finitely many texts, as free keys are: every text can still go on. */
+static bool is_open(const struct rp_grammar *g, uint32_t rx) {
+    struct node n = *node_at(g, rx);
+    bool string = false;
+    for (uint32_t i = 0; n.kind == RX_AND && i < n.b; i++) {
+        struct node m = *node_at(g, g->lists.at[n.a + i]);
+        bool free = m.kind == RX_REP && m.a == g->json_char && m.lo == 0 && m.hi == REP_INF;
+        string |= free;
+        if (!free && !(m.kind == RX_NOT && node_at(g, m.a)->flags & NODE_FINITE))
+            return false;
+    }
+    return string;
+}
+
+static void mask_open(struct walk *w, uint32_t rx, uint32_t tail) {
+    struct rp_grammar *g = w->g;
+    const struct rp_token_trie *trie = w->trie;
+    uint32_t any = rx_any_string(g), after = g_step(g, g_state(g, tail), '"');
+    merge(w, trie->inside);
+    for (uint32_t i = 0; i < trie->exit_count && after != NODE_NONE; i++) {
+        const struct trie_exit *exit = &trie->exits[i];
+        const char *bytes = trie->tokens[exit->token].bytes;
+        uint32_t at = rx;
+        for (uint32_t k = 0; k < exit->len && at != any && at != NODE_NONE; k++)
+            at = rx_delta(g, at, (uint8_t)bytes[k]);
+        if (exit->chars > 0 && node_nullable(g, at))
+            leave(w, trie->rest.nodes, exit->node, after);
+    }
+    spend(w, trie->exit_count);
+}
+
 /* A clean expression lets every clean token pass; clean tokens have no exit to miss only if what
  * follows cannot begin with a clean character. */
 static void mask_lex(struct walk *w, uint32_t rx, uint32_t tail) {
     struct rp_grammar *g = w->g;
+    if (is_open(g, rx)) {
+        mask_open(w, rx, tail);
+        return;
+    }
     if (is_clean(g, rx)) {
         merge(w, w->trie->slices[CLEAN_MAX]);
         walk_lex(w, &w->trie->rest, rx, tail);

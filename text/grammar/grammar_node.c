@@ -32,6 +32,11 @@ uint32_t g_lex(struct rp_grammar *g, uint32_t rx) {
         return rx;
     if (!rx_live(g, rx))
         return NODE_NONE;
+    struct node n = *node_at(g, rx);
+    if (n.kind == RX_REP && n.a == g->json_char) /* a free string */
+        return g_chars(g, n.lo, n.hi);
+    if (rx == g->json_char)
+        return g_chars(g, 1, 1);
     return grammar_intern(
         g, (struct node){.kind = G_LEX, .flags = node_at(g, rx)->flags & NODE_NULLABLE, .a = rx});
 }
@@ -247,6 +252,9 @@ static uint32_t step_head(struct rp_grammar *g, struct node n, uint8_t byte) {
         uint32_t d = rx_delta(g, n.a, byte);
         if (d <= NODE_EPS)
             return d;
+        const struct node *to = node_at(g, d);
+        if (to->kind == RX_REP && to->a == g->json_char) /* a free string from here on */
+            return g_chars(g, to->lo, to->hi);
         uint8_t flags = node_at(g, d)->flags & NODE_NULLABLE;
         return grammar_intern(g, (struct node){.kind = G_LEX, .flags = flags, .a = d});
     }

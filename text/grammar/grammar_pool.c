@@ -155,9 +155,9 @@ static bool first_nodes(struct rp_grammar *g) {
         return false;
     g->table.count = TABLE_FIRST;
     g->memo.count = MEMO_FIRST;
-    grammar_intern(g, (struct node){.kind = RX_NONE, .flags = NODE_DEAD | NODE_LIVE_KNOWN});
+    grammar_intern(g, (struct node){.kind = RX_NONE, .flags = NODE_DEAD | NODE_LIVE_KNOWN | NODE_FINITE});
     grammar_intern(
-        g, (struct node){.kind = RX_EPS, .flags = NODE_NULLABLE | NODE_LIVE_KNOWN | NODE_LIVE});
+        g, (struct node){.kind = RX_EPS, .flags = NODE_NULLABLE | NODE_LIVE_KNOWN | NODE_LIVE | NODE_FINITE});
     grammar_intern(
         g, (struct node){.kind = RX_ALL, .flags = NODE_NULLABLE | NODE_LIVE_KNOWN | NODE_LIVE});
     struct charset_range any = {0, 0x10FFFF};

@@ -12,9 +12,10 @@
 #define SEARCH_MAX 20000 /* nodes of one search for a match */
 
 uint32_t rx_range(struct rp_grammar *g, uint32_t low, uint32_t high) {
-    return grammar_intern(
-        g, (struct node){
-               .kind = RX_RANGE, .flags = NODE_LIVE | NODE_LIVE_KNOWN, .lo = low, .hi = high});
+    return grammar_intern(g, (struct node){.kind = RX_RANGE,
+                                           .flags = NODE_LIVE | NODE_LIVE_KNOWN | NODE_FINITE,
+                                           .lo = low,
+                                           .hi = high});
 }
 
 static uint8_t mixed(const struct rp_grammar *g, uint32_t id) {
@@ -31,7 +32,8 @@ static uint32_t cat_deep(struct rp_grammar *g, uint32_t a, uint32_t b, int depth
     struct node x = *node_at(g, a);
     if (x.kind == RX_CAT && depth < 64)
         return cat_deep(g, x.a, cat_deep(g, x.b, b, depth + 1), depth + 1);
-    uint8_t flags = (x.flags & node_at(g, b)->flags & NODE_NULLABLE) | mixed(g, a) | mixed(g, b);
+    uint8_t flags = (x.flags & node_at(g, b)->flags & (NODE_NULLABLE | NODE_FINITE));
+    flags |= mixed(g, a) | mixed(g, b);
     return grammar_intern(g, (struct node){.kind = RX_CAT, .flags = flags, .a = a, .b = b});
 }
 
@@ -54,6 +56,7 @@ static uint32_t make_list(struct rp_grammar *g, enum node_kind kind, size_t base
     uint32_t unit = kind == RX_OR ? NODE_NONE : NODE_ALL;
     uint32_t zero = kind == RX_OR ? NODE_ALL : NODE_NONE;
     bool any_null = false, all_null = true, any_mixed = kind == RX_AND, eps = false, end = false;
+    bool finite = kind == RX_OR;
     size_t used = base;
     for (size_t i = base; i < g->found.count; i++) {
         uint32_t id = g->found.at[i];
@@ -67,6 +70,7 @@ static uint32_t make_list(struct rp_grammar *g, enum node_kind kind, size_t base
         any_null |= node_nullable(g, id);
         all_null &= node_nullable(g, id);
         any_mixed |= mixed(g, id) != 0;
+        finite &= (node_at(g, id)->flags & NODE_FINITE) != 0;
         g->found.at[used++] = id;
     }
     size_t count = used - base;
@@ -88,7 +92,9 @@ static uint32_t make_list(struct rp_grammar *g, enum node_kind kind, size_t base
         return g->found.at[base];
     bool null = kind == RX_OR ? any_null : all_null;
     return grammar_intern_list(
-        g, kind, (uint8_t)((null ? NODE_NULLABLE : 0) | (any_mixed ? NODE_MIXED : 0)),
+        g, kind,
+        (uint8_t)((null ? NODE_NULLABLE : 0) | (any_mixed ? NODE_MIXED : 0) |
+                  (finite ? NODE_FINITE : 0)),
         g->found.at + base, count);
 }
 
@@ -136,9 +142,12 @@ uint32_t rx_rep(struct rp_grammar *g, uint32_t a, uint32_t low, uint32_t high) {
     if (n.kind == RX_REP && n.lo == 0 && n.hi == REP_INF)
         return a;
     uint8_t flags = (n.flags & NODE_MIXED) | (low == 0 ? NODE_NULLABLE : 0);
+    flags |= high != REP_INF ? n.flags & NODE_FINITE : 0;
     return grammar_intern(
         g, (struct node){.kind = RX_REP, .flags = flags, .a = a, .lo = low, .hi = high});
 }
+
+uint32_t rx_any_string(struct rp_grammar *g) { return rx_rep(g, g->json_char, 0, REP_INF); }
 
 uint32_t rx_bytes(struct rp_grammar *g, const char *bytes, size_t len) {
     uint32_t rx = NODE_EPS;

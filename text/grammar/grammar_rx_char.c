@@ -9,7 +9,7 @@ static uint32_t leaf(struct rp_grammar *g, enum node_kind kind, uint32_t set, ui
                      uint32_t hi) {
     return grammar_intern(
         g, (struct node){.kind = (uint8_t)kind,
-                         .flags = NODE_LIVE | NODE_LIVE_KNOWN,
+                         .flags = NODE_LIVE | NODE_LIVE_KNOWN | NODE_FINITE,
                          .a = set,
                          .lo = lo,
                          .hi = hi});
@@ -34,7 +34,7 @@ uint32_t rx_chars(struct rp_grammar *g, uint32_t set, enum rx_mode mode) {
     if (raw == CHARSET_EMPTY && escaped == CHARSET_EMPTY)
         return NODE_NONE;
     return grammar_intern(g, (struct node){.kind = RX_CHARS,
-                                           .flags = NODE_LIVE | NODE_LIVE_KNOWN,
+                                           .flags = NODE_LIVE | NODE_LIVE_KNOWN | NODE_FINITE,
                                            .a = raw,
                                            .b = escaped});
 }

@@ -201,12 +201,9 @@ static int make_free_pairs(struct object *o) {
                           matches >> p & 1 ? o->patterns[p].json
                                            : rx_not(g, o->patterns[p].every));
         key = rx_and2(g, rx_and2(g, key, o->names), any);
-        struct node n = *node_at(g, key);
-        uint32_t inner = n.kind == RX_REP && n.a == g->json_char ? g_chars(g, n.lo, n.hi)
-                                                                 : g_lex(g, key);
         uint32_t end = g_cat(g, c->string_end, g_cat(g, c->colon, value));
-        o->free_pairs =
-            g_or2(g, o->free_pairs, g_cat(g, c->string_end, g_cat(g, inner, end)));
+        uint32_t pair = g_cat(g, c->string_end, g_cat(g, g_lex(g, key), end));
+        o->free_pairs = g_or2(g, o->free_pairs, pair);
     }
     return g->status;
 }

@@ -180,14 +180,7 @@ int schema_string(struct schema_compiler *c, const struct conj *conj, uint32_t *
     int rc = schema_string_rx(c, conj, &rx);
     if (rc != RP_OK)
         return rc;
-    struct node n = *node_at(g, rx);
-    uint32_t inner;
-    if (n.kind == RX_REP && n.a == g->json_char)
-        inner = g_chars(g, n.lo, n.hi);
-    else if (rx == g->json_char)
-        inner = g_chars(g, 1, 1);
-    else
-        inner = g_lex(g, rx);
+    uint32_t inner = g_lex(g, rx);
     *out = g_cat(g, c->string_end, g_cat(g, inner, c->string_end));
     return RP_OK;
 }

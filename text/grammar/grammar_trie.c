@@ -88,8 +88,9 @@ static uint32_t clean_chars(const struct rp_trie_token *t) {
     uint32_t count = 0;
     for (size_t i = 0; i < t->len; count++) {
         unsigned char c = (unsigned char)t->bytes[i];
-        int n = rp_utf8_decode(t->bytes + i, t->len - i, NULL);
-        if (n <= 0 || c < 0x20 || c == '"' || c == '\\')
+        uint32_t code;
+        int n = rp_utf8_decode(t->bytes + i, t->len - i, &code);
+        if (n <= 0 || c < 0x20 || c == '"' || c == '\\' || code == 0x2028 || code == 0x2029)
             return 0;
         i += (size_t)n;
     }
@@ -143,7 +144,11 @@ static int make_inside(struct rp_token_trie *trie) {
         struct trie_node n = trie->rest.nodes[i];
         bool start = stack[depth].rx == NODE_EPS;
         if (start && trie_byte(n) == '"') {
-            trie->exits[trie->exit_count++] = (struct trie_exit){i, stack[depth].chars};
+            uint32_t below = i; /* the first token of the subtree */
+            while (trie->rest.nodes[below].token == TRIE_NO_TOKEN)
+                below++;
+            trie->exits[trie->exit_count++] = (struct trie_exit){
+                i, stack[depth].chars, trie->rest.nodes[below].token, (uint32_t)depth};
             i += trie_size(n) - 1;
             continue;
         }

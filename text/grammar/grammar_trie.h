@@ -2,7 +2,7 @@
  *
  * Nodes lie in depth-first order, so a walk goes forward and skips a subtree by its size. Two walks
  * would be long without help: inside a free JSON string nearly every token is allowed. Tokens of
- * clean characters (no quote, backslash, control or partial character) are in precomputed masks by
+ * clean characters (no quote, backslash, control, partial character, U+2028 or U+2029) are in precomputed masks by
  * their length, and only the others, some 5 % of the nodes, are walked (`rest`).
  * Thread: immutable after make. */
 #ifndef RP_TEXT_GRAMMAR_TRIE_H
@@ -26,9 +26,10 @@ struct trie_part {
     uint32_t count;
 };
 
-/* A quote that ends a string that began before the token, and the characters before it. */
+/* A quote that ends a string that began before the token. */
 struct trie_exit {
-    uint32_t node, chars;
+    uint32_t node, chars; /* of `rest`; characters before it */
+    uint32_t token, len;  /* some token below it, and its bytes before the quote */
 };
 
 struct rp_token_trie {
