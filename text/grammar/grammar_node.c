@@ -146,7 +146,7 @@ static uint8_t settled(const struct rp_grammar *g, const struct node *n, uint8_t
 /* The least fixed points: rules begin as dead and as not nullable. */
 void g_settle(struct rp_grammar *g) {
     for (size_t i = 0; i < g->nodes.count; i++)
-        if (g->nodes.at[i].kind == G_REF)
+        if (g->nodes.at[i].kind >= G_CAT && g->nodes.at[i].kind != G_STATE)
             g->nodes.at[i].flags = NODE_DEAD;
     for (bool changed = true; changed && grammar_burn(g, g->nodes.count / 32);) {
         changed = false;
@@ -298,6 +298,18 @@ static bool memo_double(struct rp_grammar *g) {
     return true;
 }
 
+/* Whether the alternative takes the byte: nearly every (state, byte) of a walk ends here. */
+static bool takes(struct rp_grammar *g, uint32_t alternative, uint8_t byte) {
+    const struct node *n = node_at(g, alternative);
+    if (n->kind == G_CAT)
+        n = node_at(g, n->a);
+    if (n->kind == G_LIT)
+        return (uint8_t)g->text.at[n->a] == byte;
+    if (n->kind == G_LEX)
+        return rx_delta(g, n->a, byte) != NODE_NONE;
+    return n->kind == G_CHARS && rx_delta(g, g->json_char, byte) != NODE_NONE;
+}
+
 uint32_t g_step_slow(struct rp_grammar *g, uint32_t state, uint8_t byte) {
     if (g->status != RP_OK)
         return NODE_NONE;
@@ -307,7 +319,10 @@ uint32_t g_step_slow(struct rp_grammar *g, uint32_t state, uint8_t byte) {
     if (!grammar_burn(g, 1 + count / 8))
         return NODE_NONE;
     for (size_t i = 0; i < count && g->status == RP_OK; i++)
-        push(g, g_alternative_step(g, g->lists.at[n.a + i], byte));
+        if (takes(g, g->lists.at[n.a + i], byte))
+            push(g, g_alternative_step(g, g->lists.at[n.a + i], byte));
+    if (g->work.count == e.work)
+        return NODE_NONE; /* not remembered: found again as fast */
     uint32_t to = expand(g, &e);
     if (g->status != RP_OK || ((g->memo_used + 1) * 2 > g->memo.count && !memo_double(g)))
         return NODE_NONE;

@@ -114,6 +114,11 @@ static bool grow_job_table(struct schema_compiler *c) {
     return true;
 }
 
+static int arena_failed(struct schema_compiler *c) {
+    bool full = c->arena.used_bytes + 4096 > c->arena.limit_bytes;
+    return grammar_fail(c->g, full ? RP_STATUS_FULL : RP_STATUS_NO_MEMORY);
+}
+
 static int find_rule(struct schema_compiler *c, const struct item_list *items, uint32_t *out) {
     struct rp_grammar *g = c->g;
     size_t count = items->list.count;
@@ -127,7 +132,7 @@ static int find_rule(struct schema_compiler *c, const struct item_list *items, u
     struct job job = {.conj = {.count = count}, .ref = g_rule(g)};
     job.conj.items = rp_arena_calloc(&c->arena, count + 1, sizeof *job.conj.items);
     if (!job.conj.items)
-        return grammar_fail(g, RP_STATUS_FULL);
+        return arena_failed(c);
     if (count > 0)
         memcpy(job.conj.items, items->list.at, count * sizeof *job.conj.items);
     if (!VEC_PUSH(g, &c->jobs, job))
@@ -350,6 +355,19 @@ static void deinit(struct schema_compiler *c) {
     json_decref(c->root);
 }
 
+/* true and false are schemas too. */
+static int load(const char *schema, size_t len, json_t **out, struct rp_error *err) {
+    size_t begin = 0;
+    while (begin < len && strchr(" \t\r\n", schema[begin]))
+        begin++;
+    while (len > begin && strchr(" \t\r\n", schema[len - 1]))
+        len--;
+    bool yes = len - begin == 4 && memcmp(schema + begin, "true", 4) == 0;
+    bool no = len - begin == 5 && memcmp(schema + begin, "false", 5) == 0;
+    *out = json_boolean(yes);
+    return yes || no ? RP_OK : rp_json_text_load(schema, len, "schema", out, err);
+}
+
 int rp_grammar_compile_json_schema(const char *schema, size_t len,
                                    const struct rp_grammar_limits *limits, struct rp_grammar **out,
                                    struct rp_error *err) {
@@ -361,7 +379,7 @@ int rp_grammar_compile_json_schema(const char *schema, size_t len,
                             len, bytes);
     if (err)
         *err = (struct rp_error){.status = RP_STATUS_OK};
-    int rc = rp_json_text_load(schema, len, "schema", &c.root, err);
+    int rc = load(schema, len, &c.root, err);
     if (rc != RP_OK)
         return rc;
     c.arena.limit_bytes = (size_t)16 << 20;

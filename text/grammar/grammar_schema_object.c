@@ -229,7 +229,7 @@ static int make_chain(struct object *o, uint32_t cap, uint32_t *out) {
     uint32_t close = g_cat(g, c->ws, g_lit(g, "}", 1));
     bool may_end = true; /* all keys from here on are optional */
     if (!rest || !more)
-        return grammar_fail(g, RP_STATUS_FULL);
+        return grammar_fail(g, RP_STATUS_NO_MEMORY);
     for (size_t i = o->keys.count + 1; i-- > 0 && g->status == RP_OK;) {
         const struct key *key = i < o->keys.count ? &o->keys.at[i] : NULL;
         may_end &= !key || !key->required;
