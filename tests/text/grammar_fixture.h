@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include "text/grammar/grammar.h"
+#include <cmocka.h>
 
 #include <string.h>
 
@@ -16,15 +16,85 @@
 #define GRAMMAR_END   0
 
 /* Token 0 ends the text, 1 to 256 are bytes, the rest are these. */
-static const char *const grammar_words[] = {
-    "the",  "a\":",  "\":",    "\": ",   "\",",    "\", \"", "\"}",    "\"},",   "{\"",   "{\"a",
-    "},",   "[{",    "[[",     "]]",     "]}",     "true",   "fal",    "se,",    "null",  "nul",
-    "-1",   "12",    "123",    "0.",     ".5",     "e+",     "10,",    "  ",     "\n  ",  "\n\t\"",
-    " \"",  " the",  "\\u00",  "\\n",    "\\\"",   "\\",     "\\ud8",  "34\\ud", "\xC3",  "\xC3\xA9",
-    "\x80", "\xE2\x80", "\xE2\x80\xA8", "\xF0\x9F\x98", "x\xF0\x9F", "\x98\x80",  "abc",    "abcdef", "ab",    "foo\"",  "foo", "bar\":",
-    "oo",   "name",  "\"name", "\"name\":", "2024-", "-02-", "T1",    "http",   "://",   "@b.c",
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "the", ", ",   ": ",     "{}",     "[]",    "\"\"",
-    "\"a\"", "  }",  "} ", "\xE4\xB8\xAD\xE6\x96\x87", "zz\"]", "1]", "00",   "99",     "-",     "+"};
+static const char *const grammar_words[] = {"the",
+                                            "a\":",
+                                            "\":",
+                                            "\": ",
+                                            "\",",
+                                            "\", \"",
+                                            "\"}",
+                                            "\"},",
+                                            "{\"",
+                                            "{\"a",
+                                            "},",
+                                            "[{",
+                                            "[[",
+                                            "]]",
+                                            "]}",
+                                            "true",
+                                            "fal",
+                                            "se,",
+                                            "null",
+                                            "nul",
+                                            "-1",
+                                            "12",
+                                            "123",
+                                            "0.",
+                                            ".5",
+                                            "e+",
+                                            "10,",
+                                            "  ",
+                                            "\n  ",
+                                            "\n\t\"",
+                                            " \"",
+                                            " the",
+                                            "\\u00",
+                                            "\\n",
+                                            "\\\"",
+                                            "\\",
+                                            "\\ud8",
+                                            "34\\ud",
+                                            "\xC3",
+                                            "\xC3\xA9",
+                                            "\x80",
+                                            "\xE2\x80",
+                                            "\xE2\x80\xA8",
+                                            "\xF0\x9F\x98",
+                                            "x\xF0\x9F",
+                                            "\x98\x80",
+                                            "abc",
+                                            "abcdef",
+                                            "ab",
+                                            "foo\"",
+                                            "foo",
+                                            "bar\":",
+                                            "oo",
+                                            "name",
+                                            "\"name",
+                                            "\"name\":",
+                                            "2024-",
+                                            "-02-",
+                                            "T1",
+                                            "http",
+                                            "://",
+                                            "@b.c",
+                                            "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+                                            "the",
+                                            ", ",
+                                            ": ",
+                                            "{}",
+                                            "[]",
+                                            "\"\"",
+                                            "\"a\"",
+                                            "  }",
+                                            "} ",
+                                            "\xE4\xB8\xAD\xE6\x96\x87",
+                                            "zz\"]",
+                                            "1]",
+                                            "00",
+                                            "99",
+                                            "-",
+                                            "+"};
 
 static struct rp_token_trie *grammar_trie;
 
@@ -39,7 +109,8 @@ static inline int grammar_make_trie(void **state) {
         tokens[1 + i] = (struct rp_trie_token){&bytes[i], 1};
     }
     for (size_t i = 0; i < RP_ARRAY_COUNT(grammar_words); i++)
-        tokens[257 + i] = (struct rp_trie_token){grammar_words[i], (uint32_t)strlen(grammar_words[i])};
+        tokens[257 + i] =
+            (struct rp_trie_token){grammar_words[i], (uint32_t)strlen(grammar_words[i])};
     return rp_token_trie_make(tokens, RP_ARRAY_COUNT(tokens), GRAMMAR_WIDTH, &end, 1, &grammar_trie,
                               NULL);
 }

@@ -51,11 +51,13 @@ static const char *const schemas[] = {
     "{\"type\":\"string\",\"format\":\"date-time\"}",
     "{\"type\":\"integer\",\"minimum\":-12,\"maximum\":1023}",
     "{\"type\":\"number\",\"exclusiveMinimum\":0.05,\"maximum\":99.5}",
-    "{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"foo\",1,null]},\"minItems\":1,\"maxItems\":3}",
+    "{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"foo\",1,null]},\"minItems\":1,\"maxItems\":"
+    "3}",
     "{\"properties\":{\"name\":{\"type\":\"string\"},\"foo\":{\"type\":\"integer\"}},\"required\":["
     "\"foo\"]}",
     "{\"type\":\"object\",\"patternProperties\":{\"^a\":{\"type\":\"null\"}},\"minProperties\":1}",
-    "{\"anyOf\":[{\"const\":\"foo\"},{\"type\":\"string\",\"pattern\":\"^fo+$\"},{\"type\":\"object\"}]}",
+    "{\"anyOf\":[{\"const\":\"foo\"},{\"type\":\"string\",\"pattern\":\"^fo+$\"},{\"type\":"
+    "\"object\"}]}",
     "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"additionalProperties\":false}",
     "{\"not\":{\"enum\":[\"foo\",\"the\",1]}}",
 };

@@ -22,7 +22,7 @@ struct cached_mask {
 struct rp_matcher {
     struct rp_grammar *grammar;
     const struct rp_token_trie *trie;
-    pthread_mutex_t lock; /* everything below, and the grammar */
+    pthread_mutex_t lock;      /* everything below, and the grammar */
     struct cached_mask *slots; /* direct: by the state's number */
     size_t slot_count, cache_bytes, cache_limit, hand;
 };
