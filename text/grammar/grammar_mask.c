@@ -74,7 +74,7 @@ static void merge(struct walk *w, const uint32_t *mask) {
     w->used += w->trie->words / 16;
 }
 
-/* ---- Regular expressions ---------------------------------------------------------------------- */
+/* ---- Regular expressions ------------------------------------------------------------ */
 
 struct clean_search {
     struct rp_grammar *g;
@@ -239,7 +239,7 @@ static void mask_lex(struct walk *w, uint32_t rx, uint32_t tail) {
     walk_lex(w, &w->trie->all, rx, tail);
 }
 
-/* ---- Strings ------------------------------------------------------------------------------------ */
+/* ---- Strings ------------------------------------------------------------ */
 
 static void walk_chars(struct walk *w, struct node chars, uint32_t tail) {
     struct {

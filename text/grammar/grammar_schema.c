@@ -171,7 +171,7 @@ int schema_rule_with(struct schema_compiler *c, const struct conj *conj, size_t 
     return rc != RP_OK ? rc : made;
 }
 
-/* ---- One rule --------------------------------------------------------------------------------- */
+/* ---- One rule ------------------------------------------------------------ */
 
 static int branches(struct schema_compiler *c, const struct conj *conj, size_t index, unsigned done,
                     const json_t *list, uint32_t *out) {

@@ -8,7 +8,7 @@
 
 static int no_memory(struct schema_compiler *c) { return grammar_fail(c->g, RP_STATUS_NO_MEMORY); }
 
-/* ---- not ---------------------------------------------------------------------------------------- */
+/* ---- not ------------------------------------------------------------ */
 
 static json_t *other_types(unsigned bits) {
     static const struct {
@@ -141,7 +141,7 @@ static int negate(struct schema_compiler *c, const json_t *s, json_t **out) {
     return *out ? RP_OK : no_memory(c);
 }
 
-/* ---- if, dependent ---------------------------------------------------------------------------- */
+/* ---- if, dependent ------------------------------------------------------------ */
 
 static json_t *condition(const json_t *s) {
     json_t *yes = json_object_get(s, "then"), *no = json_object_get(s, "else");
@@ -200,7 +200,7 @@ int schema_rewrite(struct schema_compiler *c, const json_t *schema, unsigned don
     return RP_OK;
 }
 
-/* ---- oneOf ---------------------------------------------------------------------------------------- */
+/* ---- oneOf ------------------------------------------------------------ */
 
 /* $ref alone is followed. */
 static const json_t *target_of(struct schema_compiler *c, const json_t *s, int depth) {

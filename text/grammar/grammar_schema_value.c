@@ -19,7 +19,7 @@ const char *schema_number_text(const json_t *number, char *out, size_t size) {
     return out;
 }
 
-/* ---- Numbers ---------------------------------------------------------------------------------- */
+/* ---- Numbers ------------------------------------------------------------ */
 
 static int bound(struct schema_compiler *c, const json_t *schema, const char *key, bool up,
                  bool strict, uint32_t *rx, bool *out_bounded) {
@@ -111,7 +111,7 @@ int schema_number(struct schema_compiler *c, const struct conj *conj, unsigned t
     return RP_OK;
 }
 
-/* ---- Strings ---------------------------------------------------------------------------------- */
+/* ---- Strings ------------------------------------------------------------ */
 
 /* Enforces what can be enforced; a format that JSON Schema does not define asserts nothing. */
 static int one_format(struct schema_compiler *c, const json_t *s, uint32_t *rx) {
@@ -185,7 +185,7 @@ int schema_string(struct schema_compiler *c, const struct conj *conj, uint32_t *
     return RP_OK;
 }
 
-/* ---- Arrays ----------------------------------------------------------------------------------- */
+/* ---- Arrays ------------------------------------------------------------ */
 
 static const json_t *prefix_of(const json_t *s) {
     const json_t *prefix = json_object_get(s, "prefixItems"), *items = json_object_get(s, "items");

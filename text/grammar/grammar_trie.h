@@ -2,8 +2,9 @@
  *
  * Nodes lie in depth-first order, so a walk goes forward and skips a subtree by its size. Two walks
  * would be long without help: inside a free JSON string nearly every token is allowed. Tokens of
- * clean characters (no quote, backslash, control, partial character, U+2028 or U+2029) are in precomputed masks by
- * their length, and only the others, some 5 % of the nodes, are walked (`rest`).
+ * clean characters (no quote, backslash, control, partial character, U+2028 or U+2029) are in
+ * precomputed masks by their length, and only the others, some 5 % of the nodes, are walked
+ * (`rest`).
  * Thread: immutable after make. */
 #ifndef RP_TEXT_GRAMMAR_TRIE_H
 #define RP_TEXT_GRAMMAR_TRIE_H
