@@ -245,7 +245,7 @@ static bool search_match(struct rp_grammar *g, uint32_t id) {
             g->nodes.at[d].mark = pass;
             ok = ok && VEC_PUSH(g, &g->work, d);
         }
-        if (++seen > SEARCH_MAX || !grammar_burn(g, 16))
+        if (++seen > SEARCH_MAX || !grammar_burn(g, 64))
             grammar_fail(g, RP_STATUS_FULL);
         ok = ok && g->status == RP_OK;
     }
