@@ -1,0 +1,202 @@
+/* Goal: a mask is exactly the tokens whose bytes can come next, states are values, and every bound
+ * is kept. */
+#include "base/memory.h"
+#include "tests/text/grammar_fixture.h"
+
+#include <stdlib.h>
+
+static uint32_t random_state = 1;
+static uint32_t next_random(void) {
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 17;
+    random_state ^= random_state << 5;
+    return random_state;
+}
+
+/* Every bit against advancing by bytes; returns an allowed token, or GRAMMAR_END. */
+static uint32_t check_mask(struct rp_matcher *m, uint32_t state, const char *what) {
+    uint32_t bits[GRAMMAR_WIDTH / 32], next, allowed[GRAMMAR_WIDTH], count = 0;
+    uint32_t tokens = 257 + RP_ARRAY_COUNT(grammar_words);
+    assert_int_equal(rp_matcher_mask(m, state, bits, RP_MASK_FUEL), RP_OK);
+    for (uint32_t t = 0; t < GRAMMAR_WIDTH; t++) {
+        bool set = bits[t / 32] >> t % 32 & 1;
+        bool wanted = t < tokens && rp_matcher_advance(m, state, t, &next) == RP_OK;
+        if (set != wanted)
+            fail_msg("%s: token %u is %s", what, t, set ? "allowed" : "missing");
+        if (set && t != GRAMMAR_END)
+            allowed[count++] = t;
+    }
+    assert_true(count > 0 || rp_matcher_is_accepting(m, state)); /* no dead end */
+    return count ? allowed[next_random() % count] : GRAMMAR_END;
+}
+
+static void walk(struct rp_matcher *m, const char *what, int steps) {
+    uint32_t state = rp_matcher_start(m);
+    for (int i = 0; i < steps; i++) {
+        uint32_t token = check_mask(m, state, what);
+        if (token == GRAMMAR_END)
+            return;
+        assert_int_equal(rp_matcher_advance(m, state, token, &state), RP_OK);
+    }
+}
+
+static const char *const schemas[] = {
+    "{}",
+    "{\"type\":\"object\"}",
+    "{\"type\":\"string\",\"minLength\":2,\"maxLength\":5}",
+    "{\"type\":\"string\",\"minLength\":3}",
+    "{\"type\":\"string\",\"maxLength\":300}",
+    "{\"type\":\"string\",\"pattern\":\"^(abc|[a-f]+)$\"}",
+    "{\"type\":\"string\",\"pattern\":\"the\",\"maxLength\":9}",
+    "{\"type\":\"string\",\"format\":\"date-time\"}",
+    "{\"type\":\"integer\",\"minimum\":-12,\"maximum\":1023}",
+    "{\"type\":\"number\",\"exclusiveMinimum\":0.05,\"maximum\":99.5}",
+    "{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"foo\",1,null]},\"minItems\":1,\"maxItems\":"
+    "3}",
+    "{\"properties\":{\"name\":{\"type\":\"string\"},\"foo\":{\"type\":\"integer\"}},\"required\":["
+    "\"foo\"]}",
+    "{\"type\":\"object\",\"patternProperties\":{\"^a\":{\"type\":\"null\"}},\"minProperties\":1}",
+    "{\"anyOf\":[{\"const\":\"foo\"},{\"type\":\"string\",\"pattern\":\"^fo+$\"},{\"type\":"
+    "\"object\"}]}",
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"additionalProperties\":false}",
+    "{\"not\":{\"enum\":[\"foo\",\"the\",1]}}",
+};
+
+static void test_masks_are_the_tokens_whose_bytes_fit(void **state) {
+    (void)state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(schemas); i++)
+        for (int turn = 0; turn < 6; turn++) {
+            struct rp_matcher *m = schema_matcher(schemas[i]);
+            walk(m, schemas[i], 25);
+            rp_matcher_free(m);
+        }
+}
+
+static void test_masks_of_patterns_are_the_tokens_whose_bytes_fit(void **state) {
+    static const char *const patterns[] = {"(the|abc)+[0-9]{2,4}", "[^\"]*", "\\p{L}+ \\w*",
+                                           ".*foo.*", "(a|b|ab)*c?"};
+    (void)state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(patterns); i++)
+        for (int turn = 0; turn < 4; turn++) {
+            struct rp_matcher *m = regex_matcher(patterns[i]);
+            walk(m, patterns[i], 12);
+            rp_matcher_free(m);
+        }
+}
+
+static void test_choices_end_only_where_one_is_whole(void **state) {
+    static const char *const choices[] = {"abc", "abcdef", "the", "\xC3\xA9"};
+    struct rp_grammar *g;
+    (void)state;
+    assert_int_equal(rp_grammar_compile_choice(choices, 4, NULL, &g, NULL), RP_OK);
+    struct rp_matcher *m = grammar_match(g);
+    for (int turn = 0; turn < 10; turn++)
+        walk(m, "choices", 10);
+    for (size_t i = 0; i < 4; i++)
+        assert_true(matcher_takes(m, choices[i], strlen(choices[i])));
+    assert_false(matcher_takes(m, "abcd", 4));
+    assert_false(matcher_takes(m, "", 0));
+    rp_matcher_free(m);
+    assert_int_equal(rp_grammar_compile_choice(choices, 0, NULL, &g, NULL), RP_STATUS_RANGE);
+}
+
+static void test_states_can_be_gone_back_to_and_are_equal_when_what_follows_is(void **state) {
+    uint32_t before[GRAMMAR_WIDTH / 32], after[GRAMMAR_WIDTH / 32], one, two, far;
+    (void)state;
+    struct rp_matcher *m = schema_matcher(schemas[1]);
+    uint32_t start = rp_matcher_start(m);
+    assert_int_equal(rp_matcher_advance_bytes(m, start, "{\"k\": [1, 2", 11, &one), RP_OK);
+    assert_int_equal(rp_matcher_mask(m, one, before, RP_MASK_FUEL), RP_OK);
+    assert_int_equal(rp_matcher_advance_bytes(m, one, "3, {\"deep\": [[[[\"x", 18, &far), RP_OK);
+    assert_int_not_equal(far, one);
+    assert_int_equal(rp_matcher_mask(m, one, after, RP_MASK_FUEL), RP_OK);
+    assert_memory_equal(before, after, sizeof before);
+    assert_int_equal(rp_matcher_advance_bytes(m, start, "{ \"other\":[true,42", 18, &two), RP_OK);
+    assert_int_equal(one, two);
+    assert_int_equal(rp_matcher_advance_bytes(m, one, "}", 1, &two), RP_STATUS_INVALID);
+    rp_matcher_free(m);
+}
+
+static void test_the_end_is_allowed_only_where_the_text_may_end(void **state) {
+    uint32_t at, bits[GRAMMAR_WIDTH / 32];
+    (void)state;
+    struct rp_matcher *m = schema_matcher("{\"type\":\"integer\"}");
+    uint32_t start = rp_matcher_start(m);
+    assert_int_equal(rp_matcher_advance(m, start, GRAMMAR_END, &at), RP_STATUS_INVALID);
+    assert_int_equal(rp_matcher_advance_bytes(m, start, "17", 2, &at), RP_OK);
+    assert_int_equal(rp_matcher_mask(m, at, bits, RP_MASK_FUEL), RP_OK);
+    assert_true(bits[0] & 1u << GRAMMAR_END);
+    rp_matcher_free(m);
+}
+
+static void test_forced_bytes_go_on_until_there_is_a_choice(void **state) {
+    char out[64];
+    (void)state;
+    struct rp_matcher *m = regex_matcher("hello (world|there)!");
+    size_t len = rp_matcher_forced(m, rp_matcher_start(m), out, sizeof out);
+    assert_int_equal(len, 6);
+    assert_memory_equal(out, "hello ", 6);
+    rp_matcher_free(m);
+}
+
+static void test_fuel_ends_a_mask_the_same_way_with_and_without_its_cache(void **state) {
+    uint32_t bits[GRAMMAR_WIDTH / 32];
+    (void)state;
+    struct rp_matcher *m = schema_matcher("{\"type\":\"string\",\"pattern\":\"[a-z]+x\"}");
+    uint32_t at;
+    assert_int_equal(rp_matcher_advance_bytes(m, rp_matcher_start(m), "\"ab", 3, &at), RP_OK);
+    for (int turn = 0; turn < 3; turn++) {
+        assert_int_equal(rp_matcher_mask(m, at, bits, 5), RP_STATUS_FULL);
+        assert_int_equal(rp_matcher_mask(m, at, bits, RP_MASK_FUEL), RP_OK);
+    }
+    rp_matcher_free(m);
+}
+
+static void test_memory_of_a_grammar_is_bounded_while_it_matches(void **state) {
+    struct rp_grammar_limits limits = {.memory_bytes = 256 << 10};
+    static const char schema[] = "{\"type\":\"string\",\"maxLength\":1000000}";
+    struct rp_grammar *g;
+    uint32_t at;
+    int rc = RP_OK;
+    (void)state;
+    assert_int_equal(rp_grammar_compile_json_schema(schema, strlen(schema), &limits, &g, NULL),
+                     RP_OK);
+    struct rp_matcher *m = grammar_match(g);
+    assert_int_equal(rp_matcher_advance_bytes(m, rp_matcher_start(m), "\"", 1, &at), RP_OK);
+    for (int i = 0; i < 100000 && rc == RP_OK; i++)
+        rc = rp_matcher_advance_bytes(m, at, "a", 1, &at);
+    assert_int_equal(rc, RP_STATUS_FULL);
+    assert_true(rp_grammar_memory(g) <= limits.memory_bytes);
+    rp_matcher_free(m);
+}
+
+static void test_compiling_survives_every_allocation_that_fails(void **state) {
+    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[1,\"x\"]},"
+                                 "\"b\":{\"pattern\":\"^[a-z]+$\"},\"c\":{\"oneOf\":[{\"type\":"
+                                 "\"null\"},{\"$ref\":\"#\"}]}}}";
+    (void)state;
+    for (uint64_t n = 1; n < 400; n++) {
+        struct rp_grammar *g = NULL;
+        rp_alloc_fail_at(n);
+        int rc = rp_grammar_compile_json_schema(schema, strlen(schema), NULL, &g, NULL);
+        rp_alloc_fail_at(0);
+        if (rc != RP_OK && rc != RP_STATUS_NO_MEMORY)
+            fail_msg("allocation %u: %s", (unsigned)n, rp_status_name(rc));
+        rp_grammar_free(g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_masks_are_the_tokens_whose_bytes_fit),
+        cmocka_unit_test(test_masks_of_patterns_are_the_tokens_whose_bytes_fit),
+        cmocka_unit_test(test_choices_end_only_where_one_is_whole),
+        cmocka_unit_test(test_states_can_be_gone_back_to_and_are_equal_when_what_follows_is),
+        cmocka_unit_test(test_the_end_is_allowed_only_where_the_text_may_end),
+        cmocka_unit_test(test_forced_bytes_go_on_until_there_is_a_choice),
+        cmocka_unit_test(test_fuel_ends_a_mask_the_same_way_with_and_without_its_cache),
+        cmocka_unit_test(test_memory_of_a_grammar_is_bounded_while_it_matches),
+        cmocka_unit_test(test_compiling_survives_every_allocation_that_fails),
+    };
+    return cmocka_run_group_tests(tests, grammar_make_trie, grammar_free_trie);
+}
