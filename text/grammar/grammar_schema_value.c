@@ -1,0 +1,252 @@
+/* grammar_schema_value.c - numbers, strings and arrays of a conjunction. */
+#include "text/grammar/grammar_schema.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *schema_number_text(const json_t *number, char *out, size_t size) {
+    if (json_is_integer(number)) {
+        snprintf(out, size, "%lld", (long long)json_integer_value(number));
+        return out;
+    }
+    double value = json_real_value(number);
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(out, size, "%.*g", digits, value);
+        if (strtod(out, NULL) == value)
+            break;
+    }
+    return out;
+}
+
+/* ---- Numbers ---------------------------------------------------------------------------------- */
+
+static int bound(struct schema_compiler *c, const json_t *schema, const char *key, bool up,
+                 bool strict, uint32_t *rx, bool *out_bounded) {
+    const json_t *value = json_object_get(schema, key);
+    char text[64];
+    struct decimal decimal;
+    if (!value || json_is_boolean(value)) /* a boolean is draft 4's: read beside its bound */
+        return RP_OK;
+    if (!json_is_number(value))
+        return schema_refuse(c, RP_STATUS_FORMAT, schema, key, "not a number");
+    if (!decimal_read(&decimal, schema_number_text(value, text, sizeof text)))
+        return schema_refuse(c, RP_STATUS_UNSUPPORTED, schema, key, "the bound has too many digits");
+    uint32_t one = up ? rx_at_least(c->g, &decimal, strict) : rx_at_most(c->g, &decimal, strict);
+    *rx = rx_and2(c->g, *rx, one);
+    *out_bounded = true;
+    return RP_OK;
+}
+
+/* Every spelling without exponent of a number that `not` excludes. */
+static int exclude(struct schema_compiler *c, const json_t *schema, const json_t *value,
+                   uint32_t *rx) {
+    struct rp_grammar *g = c->g;
+    char text[64];
+    schema_number_text(value, text, sizeof text);
+    if (strchr(text, 'e'))
+        return schema_refuse(c, RP_STATUS_UNSUPPORTED, schema, "not", "a number with an exponent");
+    uint32_t zeros = rx_rep(g, rx_range(g, '0', '0'), 0, REP_INF);
+    uint32_t tail = strchr(text, '.')
+                        ? zeros
+                        : rx_or2(g, NODE_EPS,
+                                 rx_cat(g, rx_bytes(g, ".0", 2), zeros));
+    const char *digits = text;
+    uint32_t whole = rx_cat(g, rx_bytes(g, digits, strlen(digits)), tail);
+    if (json_number_value(value) == 0)
+        whole = rx_or2(g, whole, rx_cat(g, rx_bytes(g, "-", 1), whole));
+    *rx = rx_and2(g, *rx, rx_not(g, whole));
+    return RP_OK;
+}
+
+int schema_number(struct schema_compiler *c, const struct conj *conj, unsigned types,
+                  uint32_t *out) {
+    struct rp_grammar *g = c->g;
+    uint32_t rx = NODE_ALL;
+    bool bounded = false;
+    int rc = RP_OK;
+    for (size_t i = 0; rc == RP_OK && i < conj->count; i++) {
+        const json_t *s = conj->items[i].schema;
+        bool strict_min = json_is_true(json_object_get(s, "exclusiveMinimum"));
+        bool strict_max = json_is_true(json_object_get(s, "exclusiveMaximum"));
+        rc = bound(c, s, "minimum", true, strict_min, &rx, &bounded);
+        if (rc == RP_OK)
+            rc = bound(c, s, "maximum", false, strict_max, &rx, &bounded);
+        if (rc == RP_OK)
+            rc = bound(c, s, "exclusiveMinimum", true, true, &rx, &bounded);
+        if (rc == RP_OK)
+            rc = bound(c, s, "exclusiveMaximum", false, true, &rx, &bounded);
+        const json_t *multiple = json_object_get(s, "multipleOf");
+        if (rc == RP_OK && multiple) {
+            char text[64];
+            struct decimal decimal;
+            uint32_t one = NODE_NONE;
+            if (decimal_read(&decimal, schema_number_text(multiple, text, sizeof text)))
+                one = rx_multiple(g, &decimal);
+            if (one == NODE_NONE)
+                return schema_refuse(c, RP_STATUS_UNSUPPORTED, s, "multipleOf",
+                                     "only integers up to 1000 and 0.1, 0.01, ... are supported");
+            rx = rx_and2(g, rx, one);
+            bounded = true;
+        }
+        const json_t *excluded = json_object_get(s, "\1notValues");
+        for (size_t k = 0; rc == RP_OK && k < json_array_size(excluded); k++)
+            if (json_is_number(json_array_get(excluded, k))) {
+                rc = exclude(c, s, json_array_get(excluded, k), &rx);
+                rx = bounded ? rx : rx_and2(g, rx, rx_cat(g, rx_integer(g), rx_rep(g, NODE_ALL, 0, 1)));
+                bounded = true;
+            }
+    }
+    if (rc != RP_OK)
+        return rc;
+    if (!(types & TYPE_NUMBER)) {
+        *out = g_lex(g, rx_and2(g, rx, rx_integer(g)));
+    } else if (bounded) {
+        struct decimal zero = {.negative = false};
+        uint32_t plain = rx_or2(g, rx_at_least(g, &zero, false), rx_at_most(g, &zero, false));
+        *out = g_lex(g, rx_and2(g, rx, plain));
+    } else {
+        *out = g_lex(g, rx_number(g));
+    }
+    return RP_OK;
+}
+
+/* ---- Strings ---------------------------------------------------------------------------------- */
+
+/* Enforces what can be enforced; a format that JSON Schema does not define asserts nothing. */
+static int one_format(struct schema_compiler *c, const json_t *s, uint32_t *rx) {
+    const char *name = json_string_value(json_object_get(s, "format"));
+    const char *pattern = name ? schema_format_pattern(name) : "";
+    uint32_t one;
+    if (!pattern)
+        return schema_refuse(c, RP_STATUS_UNSUPPORTED, s, "format",
+                             "this format cannot be enforced");
+    if (!*pattern)
+        return RP_OK;
+    int rc = regex_parse(c->g, pattern, strlen(pattern), RX_JSON, false, &one, c->err);
+    *rx = rx_and2(c->g, *rx, one);
+    return rc;
+}
+
+static int one_pattern(struct schema_compiler *c, const json_t *s, const char *key, uint32_t *rx) {
+    const json_t *pattern = json_object_get(s, key);
+    struct rp_error inner;
+    uint32_t one;
+    if (!pattern)
+        return RP_OK;
+    bool invert = key[0] == '\1';
+    int rc = regex_parse(c->g, json_string_value(pattern), json_string_length(pattern),
+                         invert ? RX_JSON_EVERY : RX_JSON, true, &one, &inner);
+    if (rc != RP_OK)
+        return schema_refuse(c, rc, s, invert ? "not" : key, inner.text);
+    *rx = rx_and2(c->g, *rx, invert ? rx_not(c->g, one) : one);
+    return RP_OK;
+}
+
+static void exclude_strings(struct schema_compiler *c, const json_t *s, uint32_t *rx) {
+    const json_t *excluded = json_object_get(s, "\1notValues");
+    for (size_t k = 0; k < json_array_size(excluded); k++) {
+        const json_t *value = json_array_get(excluded, k);
+        if (json_is_string(value))
+            *rx = rx_and2(c->g, *rx,
+                          rx_not(c->g, rx_text(c->g, json_string_value(value),
+                                               json_string_length(value), RX_JSON_EVERY)));
+    }
+}
+
+int schema_string_rx(struct schema_compiler *c, const struct conj *conj, uint32_t *out_rx) {
+    struct rp_grammar *g = c->g;
+    uint32_t rx = NODE_ALL, min, max;
+    int rc = schema_sizes(c, conj, "minLength", "maxLength", &min, &max);
+    for (size_t i = 0; rc == RP_OK && i < conj->count; i++) {
+        const json_t *s = conj->items[i].schema;
+        rc = one_pattern(c, s, "pattern", &rx);
+        if (rc == RP_OK)
+            rc = one_pattern(c, s, "\1notPattern", &rx);
+        if (rc == RP_OK)
+            rc = one_format(c, s, &rx);
+        exclude_strings(c, s, &rx);
+    }
+    uint32_t any = min > max ? NODE_NONE : rx_rep(g, g->json_char, min, max);
+    /* Positive expressions have whole characters of a string already. */
+    bool whole = rx != NODE_ALL && !(node_at(g, rx)->flags & NODE_MIXED);
+    *out_rx = whole && min == 0 && max == REP_INF ? rx : rx_and2(g, rx, any);
+    return rc;
+}
+
+int schema_string(struct schema_compiler *c, const struct conj *conj, uint32_t *out) {
+    struct rp_grammar *g = c->g;
+    uint32_t rx;
+    int rc = schema_string_rx(c, conj, &rx);
+    if (rc != RP_OK)
+        return rc;
+    uint32_t inner = g_lex(g, rx);
+    *out = g_cat(g, c->string_end, g_cat(g, inner, c->string_end));
+    return RP_OK;
+}
+
+/* ---- Arrays ----------------------------------------------------------------------------------- */
+
+static const json_t *prefix_of(const json_t *s) {
+    const json_t *prefix = json_object_get(s, "prefixItems"), *items = json_object_get(s, "items");
+    return prefix ? prefix : json_is_array(items) ? items : NULL;
+}
+
+static const json_t *rest_of(const json_t *s) {
+    const json_t *items = json_object_get(s, "items");
+    return json_is_array(items) ? json_object_get(s, "additionalItems") : items;
+}
+
+/* The rule of element k. */
+static int element(struct schema_compiler *c, const struct conj *conj, size_t k, uint32_t *out) {
+    struct item_list items = {.nothing = false};
+    int rc = RP_OK;
+    for (size_t i = 0; rc == RP_OK && i < conj->count; i++) {
+        const json_t *s = conj->items[i].schema;
+        const json_t *one = json_array_get(prefix_of(s), k);
+        if (!one)
+            one = rest_of(s);
+        if (one)
+            rc = schema_add(c, &items, one, 0);
+    }
+    int made = schema_rule(c, &items, out);
+    return rc != RP_OK ? rc : made;
+}
+
+int schema_array(struct schema_compiler *c, const struct conj *conj, uint32_t *out) {
+    struct rp_grammar *g = c->g;
+    uint32_t min, max, rest, close = g_cat(g, c->ws, g_lit(g, "]", 1));
+    size_t prefix = 0;
+    int rc = schema_sizes(c, conj, "minItems", "maxItems", &min, &max);
+    for (size_t i = 0; i < conj->count; i++)
+        prefix = RP_MAX(prefix, json_array_size(prefix_of(conj->items[i].schema)));
+    if (rc == RP_OK)
+        rc = element(c, conj, prefix, &rest);
+    if (rc != RP_OK)
+        return rc;
+    for (size_t i = 0; i < conj->count && max > 1; i++)
+        if (json_is_true(json_object_get(conj->items[i].schema, "uniqueItems")))
+            return schema_refuse(c, RP_STATUS_UNSUPPORTED, conj->items[i].schema, "uniqueItems",
+                                 "not supported");
+    /* what follows element k - 1, from the last to the first */
+    size_t first = RP_MIN(prefix, (size_t)max);
+    uint32_t used = (uint32_t)RP_MAX(first, 1);
+    uint32_t tail = NODE_NONE;
+    if (max >= used)
+        tail = g_cat(g, g_rep(g, g_cat(g, c->comma, rest), min > used ? min - used : 0,
+                              max == REP_INF ? max : max - used),
+                     close);
+    for (size_t k = first; k-- > 1 && rc == RP_OK;) {
+        uint32_t one;
+        rc = element(c, conj, k, &one);
+        tail = g_cat(g, c->comma, g_cat(g, one, tail));
+        if (min <= k)
+            tail = g_or2(g, tail, close);
+    }
+    uint32_t head = NODE_NONE;
+    if (rc == RP_OK && max > 0)
+        rc = element(c, conj, 0, &head);
+    uint32_t full = g_cat(g, c->ws, g_cat(g, head, tail));
+    *out = g_cat(g, g_lit(g, "[", 1), g_or2(g, full, min == 0 ? close : NODE_NONE));
+    return rc;
+}

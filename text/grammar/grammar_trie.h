@@ -1,0 +1,56 @@
+/* grammar_trie.h - the tokens of a model as a trie, and what is known of them ahead.
+ *
+ * Nodes lie in depth-first order, so a walk goes forward and skips a subtree by its size. Two walks
+ * would be long without help: inside a free JSON string nearly every token is allowed. Tokens of
+ * clean characters (no quote, backslash, control, partial character, U+2028 or U+2029) are in precomputed masks by
+ * their length, and only the others, some 5 % of the nodes, are walked (`rest`).
+ * Thread: immutable after make. */
+#ifndef RP_TEXT_GRAMMAR_TRIE_H
+#define RP_TEXT_GRAMMAR_TRIE_H
+
+#include "text/grammar/grammar.h"
+
+#define TRIE_NO_TOKEN  UINT32_MAX
+#define TRIE_DEPTH_MAX 512 /* longer tokens are never allowed */
+#define CLEAN_MAX      32  /* characters of the longest tokens in slices */
+
+struct trie_node {
+    uint32_t token;     /* that ends here, or TRIE_NO_TOKEN */
+    uint32_t size_byte; /* nodes of the subtree << 8 | byte */
+};
+static inline uint8_t trie_byte(struct trie_node n) { return (uint8_t)n.size_byte; }
+static inline uint32_t trie_size(struct trie_node n) { return n.size_byte >> 8; }
+
+struct trie_part {
+    struct trie_node *nodes; /* nodes[0] is the root */
+    uint32_t count;
+};
+
+/* A quote that ends a string that began before the token. */
+struct trie_exit {
+    uint32_t node, chars; /* of `rest`; characters before it */
+    uint32_t token, len;  /* some token below it, and its bytes before the quote */
+};
+
+struct rp_token_trie {
+    struct trie_part all, rest;
+    uint32_t token_count, width, words; /* words of a mask */
+    uint32_t *twins;                    /* another token of the same bytes, or TRIE_NO_TOKEN */
+    uint32_t *slices[CLEAN_MAX + 1];    /* clean tokens of at most i characters */
+    uint32_t *inside;                   /* tokens that are wholly inside a free string */
+    struct trie_exit *exits;
+    uint32_t exit_count;
+    uint32_t chars_max; /* of any token */
+    uint32_t *end_ids;
+    uint32_t end_count;
+    struct rp_trie_token *tokens; /* bytes point into text */
+    char *text;
+    size_t bytes;
+};
+
+static inline void mask_set(const struct rp_token_trie *trie, uint32_t *bits, uint32_t token) {
+    for (; token != TRIE_NO_TOKEN; token = trie->twins[token])
+        bits[token / 32] |= 1u << token % 32;
+}
+
+#endif
