@@ -7,7 +7,6 @@
  * valid (0 or 1), len, JSON text, number of tokens, tokens. */
 #include "text/grammar/grammar.h"
 
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,10 +196,11 @@ int main(int argc, char **argv) {
         one_schema(&data, trie, bits, only, verbose);
     print_times("compile + first mask", &compiles);
     print_times("mask + step", &masks);
-    printf("schemas %zu, refused %zu (%.1f %%); values %zu: valid refused %zu, invalid accepted %zu; "
-           "too complex %zu; largest grammar %.1f MB\n",
-           schemas, refused, 100.0 * (double)refused / (double)RP_MAX(schemas, 1), values,
-           wrong_refusals, wrong_accepts, failures, (double)largest / 1e6);
+    printf(
+        "schemas %zu, refused %zu (%.1f %%); values %zu: valid refused %zu, invalid accepted %zu; "
+        "too complex %zu; largest grammar %.1f MB\n",
+        schemas, refused, 100.0 * (double)refused / (double)RP_MAX(schemas, 1), values,
+        wrong_refusals, wrong_accepts, failures, (double)largest / 1e6);
     rp_token_trie_free(trie);
     free(bits);
     free(tokens);

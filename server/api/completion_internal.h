@@ -16,9 +16,9 @@ struct rp_choice {
     struct rp_detokenizer detok;
     struct rp_stop_match match;
     struct rp_request_record record;
-    struct rp_token_ids ids; /* with return_token_ids: tokens not sent yet */
+    struct rp_token_ids ids;        /* with return_token_ids: tokens not sent yet */
     struct rp_grammar_row *grammar; /* NULL: its tokens are not restricted */
-    struct rp_buffer text;   /* text not sent yet; without streaming, all of it */
+    struct rp_buffer text;          /* text not sent yet; without streaming, all of it */
     /* Log-probabilities, if requested; prompt_log and prompt_detok cover echoed prompt tokens. */
     struct rp_token_log log, prompt_log;
     struct rp_detokenizer prompt_detok;

@@ -59,7 +59,7 @@ static enum rp_grammar_row_status settle(struct rp_grammar_row *row) {
     if (any)
         return RP_GRAMMAR_ROW_OK;
     return rp_matcher_is_accepting(row->entry->matcher, row->state) ? RP_GRAMMAR_ROW_DONE
-                                                                     : RP_GRAMMAR_ROW_DEAD_END;
+                                                                    : RP_GRAMMAR_ROW_DEAD_END;
 }
 
 static enum rp_grammar_row_status make_mask(struct rp_grammar_row *row) {
@@ -247,8 +247,8 @@ void rp_grammar_service_destroy(struct rp_grammar_service *service) {
 void rp_grammar_service_register(struct rp_grammar_service *service, struct rp_registry *registry) {
     static const struct rp_metric_family families[] = {
         {"reprise_grammar_compile_seconds", "seconds",
-         "Time to compile the grammar of a request that was not in the cache.",
-         RP_METRIC_HISTOGRAM, RP_METRICS_OWN},
+         "Time to compile the grammar of a request that was not in the cache.", RP_METRIC_HISTOGRAM,
+         RP_METRICS_OWN},
         {"reprise_grammar_mask_seconds", "seconds",
          "Time to advance an answer's grammar by a token and to make the next mask.",
          RP_METRIC_HISTOGRAM, RP_METRICS_OWN},

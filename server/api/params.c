@@ -96,14 +96,7 @@ static bool read_field(const struct field *field, const json_t *value,
 
 /* Values of unsupported fields that are accepted because they have no effect. OFF_CHOICE: "none",
  * or "auto" when no tools are given. */
-enum off_value {
-    OFF_ONE,
-    OFF_FALSE,
-    OFF_EMPTY,
-    OFF_TEXT_ONLY,
-    OFF_CHOICE,
-    OFF_NEVER
-};
+enum off_value { OFF_ONE, OFF_FALSE, OFF_EMPTY, OFF_TEXT_ONLY, OFF_CHOICE, OFF_NEVER };
 
 struct unsupported {
     const char *name;

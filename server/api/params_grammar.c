@@ -56,9 +56,10 @@ static bool read_schema(struct rp_completion_params *out, const char *field, con
                             JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
         value = parsed;
     }
-    bool ok = json_is_object(value) || json_is_boolean(value)
-                  ? set_dump(out, RP_GRAMMAR_JSON_SCHEMA, field, value, error)
-                  : wrong_type(error, field, "a JSON Schema: an object, or a string that holds one");
+    bool ok =
+        json_is_object(value) || json_is_boolean(value)
+            ? set_dump(out, RP_GRAMMAR_JSON_SCHEMA, field, value, error)
+            : wrong_type(error, field, "a JSON Schema: an object, or a string that holds one");
     json_decref(parsed);
     return ok;
 }

@@ -4,11 +4,11 @@
 
 #include <string.h>
 
-#define YEAR       "(?:\\d{4})"
-#define LEAP_YEAR                                                                                  \
-    "(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+#define YEAR      "(?:\\d{4})"
+#define LEAP_YEAR "(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 #define DAY                                                                                        \
-    "(?:" YEAR "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|" \
+    "(?:" YEAR                                                                                     \
+    "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|"         \
     "02-(?:0[1-9]|1\\d|2[0-8]))|" LEAP_YEAR "-02-29)"
 #define ZONE   "(?:[Zz]|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
 #define CLOCK  "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d+)?"
@@ -23,22 +23,21 @@
     ":){2}" LAST32 "|(?:(?:" H ":){0,3}" H ")?::" H ":" LAST32 "|(?:(?:" H ":){0,4}" H             \
     ")?::" LAST32 "|(?:(?:" H ":){0,5}" H ")?::" H "|(?:(?:" H ":){0,6}" H ")?::)"
 /* RFC 3986 */
-#define PCT     "%[0-9A-Fa-f]{2}"
-#define PCHAR   "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|" PCT ")"
-#define USER    "(?:[A-Za-z0-9._~!$&'()*+,;=:-]|" PCT ")*"
-#define REGNAME "(?:[A-Za-z0-9._~!$&'()*+,;=-]|" PCT ")*"
-#define HOST    "(?:\\[" IPV6 "\\]|" REGNAME ")"
-#define REST    "(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
-#define AUTHORITY "//(?:" USER "@)?" HOST "(?::\\d*)?(?:/" PCHAR "*)*"
-#define ABSOLUTE  "/(?:" PCHAR "+(?:/" PCHAR "*)*)?"
-#define ROOTLESS  PCHAR "+(?:/" PCHAR "*)*"
-#define NO_COLON  "(?:[A-Za-z0-9._~!$&'()*+,;=@-]|" PCT ")+(?:/" PCHAR "*)*"
-#define URI       "[A-Za-z][A-Za-z0-9+.-]*:(?:" AUTHORITY "|" ABSOLUTE "|" ROOTLESS ")?" REST
-#define POINTER   "(?:/(?:[^~/]|~[01])*)*"
-#define DURATION_TIME                                                                              \
-    "T(?:\\d+H(?:\\d+M(?:\\d+S)?)?|\\d+M(?:\\d+S)?|\\d+S)"
-#define DURATION_DAY "(?:\\d+Y(?:\\d+M(?:\\d+D)?)?|\\d+M(?:\\d+D)?|\\d+D)"
-#define ATOM         "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define PCT           "%[0-9A-Fa-f]{2}"
+#define PCHAR         "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|" PCT ")"
+#define USER          "(?:[A-Za-z0-9._~!$&'()*+,;=:-]|" PCT ")*"
+#define REGNAME       "(?:[A-Za-z0-9._~!$&'()*+,;=-]|" PCT ")*"
+#define HOST          "(?:\\[" IPV6 "\\]|" REGNAME ")"
+#define REST          "(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
+#define AUTHORITY     "//(?:" USER "@)?" HOST "(?::\\d*)?(?:/" PCHAR "*)*"
+#define ABSOLUTE      "/(?:" PCHAR "+(?:/" PCHAR "*)*)?"
+#define ROOTLESS      PCHAR "+(?:/" PCHAR "*)*"
+#define NO_COLON      "(?:[A-Za-z0-9._~!$&'()*+,;=@-]|" PCT ")+(?:/" PCHAR "*)*"
+#define URI           "[A-Za-z][A-Za-z0-9+.-]*:(?:" AUTHORITY "|" ABSOLUTE "|" ROOTLESS ")?" REST
+#define POINTER       "(?:/(?:[^~/]|~[01])*)*"
+#define DURATION_TIME "T(?:\\d+H(?:\\d+M(?:\\d+S)?)?|\\d+M(?:\\d+S)?|\\d+S)"
+#define DURATION_DAY  "(?:\\d+Y(?:\\d+M(?:\\d+D)?)?|\\d+M(?:\\d+D)?|\\d+D)"
+#define ATOM          "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 
 const char *schema_format_pattern(const char *name) {
     static const struct {

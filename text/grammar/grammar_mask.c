@@ -325,9 +325,9 @@ uint64_t grammar_mask(struct rp_grammar *g, const struct rp_token_trie *trie, ui
     size_t count = g->found.count - literals;
     g->found.count = literals;
     if (count > 0 && w.used <= fuel && g->status == RP_OK) {
-        uint32_t part = count == n.b ? state
-                                     : grammar_intern_list(g, G_STATE, 0, g->found.at + literals,
-                                                           count);
+        uint32_t part = count == n.b
+                            ? state
+                            : grammar_intern_list(g, G_STATE, 0, g->found.at + literals, count);
         walk_states(&w, trie->all.nodes, 1, trie->all.count, part);
     }
     if (g_accepting(g, state))

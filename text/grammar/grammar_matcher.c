@@ -22,7 +22,7 @@ struct cached_mask {
 struct rp_matcher {
     struct rp_grammar *grammar;
     const struct rp_token_trie *trie;
-    pthread_mutex_t lock; /* everything below, and the grammar */
+    pthread_mutex_t lock;      /* everything below, and the grammar */
     struct cached_mask *slots; /* direct: by the state's number */
     size_t slot_count, cache_bytes, cache_limit, hand;
 };
@@ -61,6 +61,13 @@ void rp_matcher_free(struct rp_matcher *m) {
     pthread_mutex_destroy(&m->lock);
     rp_grammar_free(m->grammar);
     rp_free(m);
+}
+
+size_t rp_matcher_memory(struct rp_matcher *m) {
+    pthread_mutex_lock(&m->lock);
+    size_t bytes = rp_grammar_memory(m->grammar) + m->cache_bytes;
+    pthread_mutex_unlock(&m->lock);
+    return bytes;
 }
 
 uint32_t rp_matcher_start(const struct rp_matcher *m) { return m->grammar->start; }

@@ -23,8 +23,8 @@ uint32_t g_lit(struct rp_grammar *g, const char *bytes, size_t len) {
     size_t begin = g->text.count;
     memcpy(g->text.at + begin, bytes, len);
     g->text.count += len;
-    return grammar_intern(
-        g, (struct node){.kind = G_LIT, .a = (uint32_t)begin, .b = (uint32_t)len});
+    return grammar_intern(g,
+                          (struct node){.kind = G_LIT, .a = (uint32_t)begin, .b = (uint32_t)len});
 }
 
 uint32_t g_lex(struct rp_grammar *g, uint32_t rx) {
@@ -46,10 +46,9 @@ uint32_t g_chars(struct rp_grammar *g, uint32_t low, uint32_t high) {
         return NODE_NONE;
     if (high == 0)
         return NODE_EPS;
-    return grammar_intern(g, (struct node){.kind = G_CHARS,
-                                           .flags = low == 0 ? NODE_NULLABLE : 0,
-                                           .lo = low,
-                                           .hi = high});
+    return grammar_intern(
+        g, (struct node){
+               .kind = G_CHARS, .flags = low == 0 ? NODE_NULLABLE : 0, .lo = low, .hi = high});
 }
 
 static uint32_t raw_cat(struct rp_grammar *g, uint32_t a, uint32_t b) {

@@ -17,8 +17,7 @@ static uint32_t byte_then(struct rp_grammar *g, char byte, uint32_t rx) {
 
 /* 0, or digits that do not begin with 0. */
 static uint32_t natural(struct rp_grammar *g) {
-    return rx_or2(g, digit(g, '0', '0'),
-                  rx_cat(g, digit(g, '1', '9'), any_digits(g, 0, REP_INF)));
+    return rx_or2(g, digit(g, '0', '0'), rx_cat(g, digit(g, '1', '9'), any_digits(g, 0, REP_INF)));
 }
 static uint32_t fraction(struct rp_grammar *g) {
     return optional(g, byte_then(g, '.', any_digits(g, 1, REP_INF)));
@@ -92,7 +91,8 @@ static uint32_t same_length(struct rp_grammar *g, const char *d, size_t n, bool 
     for (size_t i = n; i-- > 0;) {
         char low = i == 0 && n > 1 ? '1' : '0';
         uint32_t other = up ? digit(g, (char)(d[i] + 1), '9') : digit(g, low, (char)(d[i] - 1));
-        uint32_t free = rx_cat(g, other, any_digits(g, (uint32_t)(n - 1 - i), (uint32_t)(n - 1 - i)));
+        uint32_t free =
+            rx_cat(g, other, any_digits(g, (uint32_t)(n - 1 - i), (uint32_t)(n - 1 - i)));
         rx = rx_or2(g, free, byte_then(g, d[i], rx));
     }
     return rx;
@@ -142,8 +142,8 @@ static uint32_t magnitude(struct rp_grammar *g, const struct decimal *bound, boo
     size_t n = bound->count - bound->scale;
     uint32_t beyond = rx_cat(g, natural_beyond(g, bound->digits, n, up), fraction(g));
     uint32_t whole = n ? rx_bytes(g, bound->digits, n) : digit(g, '0', '0');
-    uint32_t equal = rx_cat(
-        g, whole, fraction_beyond(g, bound->digits + n, bound->scale, up, strict));
+    uint32_t equal =
+        rx_cat(g, whole, fraction_beyond(g, bound->digits + n, bound->scale, up, strict));
     return rx_or2(g, beyond, equal);
 }
 
@@ -177,15 +177,14 @@ uint32_t rx_multiple(struct rp_grammar *g, const struct decimal *m) {
             value = RP_MIN(value * 10 + (uint32_t)(m->digits[i] - '0'), 100000u);
         if (value > 1000)
             return NODE_NONE;
-        uint32_t rx = value == 1 ? rx_integer(g)
-                                 : rx_and2(g, rx_integer(g),
-                                           rx_cat(g, optional(g, digit(g, '-', '-')),
-                                                  rx_mod(g, value, 0)));
+        uint32_t rx =
+            value == 1 ? rx_integer(g)
+                       : rx_and2(g, rx_integer(g),
+                                 rx_cat(g, optional(g, digit(g, '-', '-')), rx_mod(g, value, 0)));
         return rx;
     }
     for (uint32_t i = 0; i < m->count; i++) /* 0.01, 0.1: only powers of ten */
         if (m->digits[i] != (i + 1 == m->count ? '1' : '0'))
             return NODE_NONE;
-    return rx_cat(g, rx_integer(g),
-                  optional(g, byte_then(g, '.', any_digits(g, 1, m->scale))));
+    return rx_cat(g, rx_integer(g), optional(g, byte_then(g, '.', any_digits(g, 1, m->scale))));
 }

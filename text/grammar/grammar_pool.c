@@ -155,9 +155,11 @@ static bool first_nodes(struct rp_grammar *g) {
         return false;
     g->table.count = TABLE_FIRST;
     g->memo.count = MEMO_FIRST;
-    grammar_intern(g, (struct node){.kind = RX_NONE, .flags = NODE_DEAD | NODE_LIVE_KNOWN | NODE_FINITE});
     grammar_intern(
-        g, (struct node){.kind = RX_EPS, .flags = NODE_NULLABLE | NODE_LIVE_KNOWN | NODE_LIVE | NODE_FINITE});
+        g, (struct node){.kind = RX_NONE, .flags = NODE_DEAD | NODE_LIVE_KNOWN | NODE_FINITE});
+    grammar_intern(
+        g, (struct node){.kind = RX_EPS,
+                         .flags = NODE_NULLABLE | NODE_LIVE_KNOWN | NODE_LIVE | NODE_FINITE});
     grammar_intern(
         g, (struct node){.kind = RX_ALL, .flags = NODE_NULLABLE | NODE_LIVE_KNOWN | NODE_LIVE});
     struct charset_range any = {0, 0x10FFFF};
@@ -171,8 +173,7 @@ struct rp_grammar *grammar_create(const struct rp_grammar_limits *limits) {
     struct rp_grammar *g = rp_calloc(1, sizeof *g);
     if (!g)
         return NULL;
-    g->memory_limit =
-        limits && limits->memory_bytes ? limits->memory_bytes : (size_t)32 << 20;
+    g->memory_limit = limits && limits->memory_bytes ? limits->memory_bytes : (size_t)32 << 20;
     g->fuel = limits && limits->fuel ? limits->fuel : 2000000;
     if (!first_nodes(g)) {
         rp_grammar_free(g);

@@ -45,7 +45,9 @@ static bool take(struct parser *p, const char *text) {
     return true;
 }
 
-static struct part part_of(uint32_t rx) { return (struct part){{{rx, NODE_NONE}, {NODE_NONE, NODE_NONE}}}; }
+static struct part part_of(uint32_t rx) {
+    return (struct part){{{rx, NODE_NONE}, {NODE_NONE, NODE_NONE}}};
+}
 
 static bool has_anchor(const struct part *x) {
     return x->rx[0][1] != NODE_NONE || x->rx[1][0] != NODE_NONE || x->rx[1][1] != NODE_NONE;
@@ -73,13 +75,13 @@ static struct part sequence(struct rp_grammar *g, struct part x, struct part y) 
         bool x_empty = node_nullable(g, x.rx[0][b]) || node_nullable(g, x.rx[1][b]);
         /* an empty y that is anchored at the start too needs an empty x: the whole text is empty */
         for (int k = 0; k < 2 && y_empty; k++)
-            out.rx[k][1] = rx_or2(
-                g, out.rx[k][1],
-                b == 0 ? x.rx[k][1] : (node_nullable(g, x.rx[k][1]) ? NODE_EPS : NODE_NONE));
+            out.rx[k][1] =
+                rx_or2(g, out.rx[k][1],
+                       b == 0 ? x.rx[k][1] : (node_nullable(g, x.rx[k][1]) ? NODE_EPS : NODE_NONE));
         for (int k = 0; k < 2 && x_empty; k++)
-            out.rx[1][k] = rx_or2(
-                g, out.rx[1][k],
-                b == 0 ? y.rx[1][k] : (node_nullable(g, y.rx[1][k]) ? NODE_EPS : NODE_NONE));
+            out.rx[1][k] =
+                rx_or2(g, out.rx[1][k],
+                       b == 0 ? y.rx[1][k] : (node_nullable(g, y.rx[1][k]) ? NODE_EPS : NODE_NONE));
     }
     return out;
 }
@@ -167,8 +169,8 @@ static int property(struct parser *p, bool inverted, uint32_t *out_set) {
 static const struct charset_range digits[] = {{'0', '9'}};
 static const struct charset_range words[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 static const struct charset_range spaces[] = {
-    {9, 13},           {' ', ' '},        {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-    {0x2028, 0x2029},  {0x202F, 0x202F},  {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+    {9, 13},          {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+    {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 
 /* A class of one letter, or CHARSET_EMPTY. */
 static uint32_t letter_class(struct rp_grammar *g, char c) {
@@ -457,8 +459,8 @@ int regex_parse(struct rp_grammar *g, const char *pattern, size_t len, enum rx_m
         rc = refuse(&p, RP_STATUS_FORMAT, ") has no (");
     if (rc != RP_OK)
         return rc;
-    uint32_t any = rx_rep(g, rx_chars(g, CHARSET_ANY, mode == RX_PLAIN ? mode : RX_JSON_EVERY), 0,
-                          REP_INF);
+    uint32_t any =
+        rx_rep(g, rx_chars(g, CHARSET_ANY, mode == RX_PLAIN ? mode : RX_JSON_EVERY), 0, REP_INF);
     uint32_t rx = NODE_NONE;
     for (int b = 0; b < 2; b++)
         for (int e = 0; e < 2; e++) {

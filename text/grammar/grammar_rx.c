@@ -91,11 +91,10 @@ static uint32_t make_list(struct rp_grammar *g, enum node_kind kind, size_t base
     if (same)
         return g->found.at[base];
     bool null = kind == RX_OR ? any_null : all_null;
-    return grammar_intern_list(
-        g, kind,
-        (uint8_t)((null ? NODE_NULLABLE : 0) | (any_mixed ? NODE_MIXED : 0) |
-                  (finite ? NODE_FINITE : 0)),
-        g->found.at + base, count);
+    return grammar_intern_list(g, kind,
+                               (uint8_t)((null ? NODE_NULLABLE : 0) | (any_mixed ? NODE_MIXED : 0) |
+                                         (finite ? NODE_FINITE : 0)),
+                               g->found.at + base, count);
 }
 
 uint32_t rx_or(struct rp_grammar *g, uint32_t *values, size_t count) {

@@ -7,12 +7,11 @@
 
 static uint32_t leaf(struct rp_grammar *g, enum node_kind kind, uint32_t set, uint32_t lo,
                      uint32_t hi) {
-    return grammar_intern(
-        g, (struct node){.kind = (uint8_t)kind,
-                         .flags = NODE_LIVE | NODE_LIVE_KNOWN | NODE_FINITE,
-                         .a = set,
-                         .lo = lo,
-                         .hi = hi});
+    return grammar_intern(g, (struct node){.kind = (uint8_t)kind,
+                                           .flags = NODE_LIVE | NODE_LIVE_KNOWN | NODE_FINITE,
+                                           .a = set,
+                                           .lo = lo,
+                                           .hi = hi});
 }
 
 /* Characters that a JSON string cannot have as they are, and those that RX_JSON escapes. */
@@ -184,8 +183,7 @@ uint32_t rx_char_derivative(struct rp_grammar *g, const struct node *n, uint8_t 
         return escape(g, n->a, byte);
     case RX_HEX: {
         int digit = hex_value(byte);
-        return digit < 0 ? NODE_NONE
-                         : hex_part(g, n->a, n->lo << 4 | (uint32_t)digit, n->hi - 1);
+        return digit < 0 ? NODE_NONE : hex_part(g, n->a, n->lo << 4 | (uint32_t)digit, n->hi - 1);
     }
     default:
         return low_part(g, n, byte);

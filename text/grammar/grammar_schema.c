@@ -168,8 +168,8 @@ int schema_rule_with(struct schema_compiler *c, const struct conj *conj, size_t 
 
 /* ---- One rule --------------------------------------------------------------------------------- */
 
-static int branches(struct schema_compiler *c, const struct conj *conj, size_t index,
-                    unsigned done, const json_t *list, uint32_t *out) {
+static int branches(struct schema_compiler *c, const struct conj *conj, size_t index, unsigned done,
+                    const json_t *list, uint32_t *out) {
     size_t base = c->g->work.count;
     int rc = RP_OK;
     for (size_t i = 0; rc == RP_OK && i < json_array_size(list); i++) {

@@ -77,16 +77,15 @@ struct item_list {
 };
 
 /* ---- grammar_schema.c */
-int schema_add(struct schema_compiler *c, struct item_list *items, const json_t *schema,
-               int depth);
+int schema_add(struct schema_compiler *c, struct item_list *items, const json_t *schema, int depth);
 /* The rule of a conjunction; *out is NODE_NONE when it accepts nothing. Takes the list over. */
 int schema_rule(struct schema_compiler *c, struct item_list *items, uint32_t *out);
 /* The rule of items and one more schema (or NULL); with `done` set for item `index`. */
 int schema_rule_with(struct schema_compiler *c, const struct conj *conj, size_t index,
                      unsigned done, const json_t *more, uint32_t *out);
 /* UNSUPPORTED and FORMAT, with keyword and JSON pointer. */
-int schema_refuse(struct schema_compiler *c, int status, const json_t *schema,
-                  const char *keyword, const char *what);
+int schema_refuse(struct schema_compiler *c, int status, const json_t *schema, const char *keyword,
+                  const char *what);
 /* Keeps a schema that was made while compiling; NULL: out of memory. */
 const json_t *schema_keep(struct schema_compiler *c, json_t *made, const json_t *origin);
 /* Literal `"text"` with the escapes that JSON needs. */

@@ -5,14 +5,45 @@
 #include <string.h>
 
 /* Names that are in neither list are annotations, as the standard says. */
-static const char *const applies[] = {
-    "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas",
-    "dependentRequired", "dependencies", "prefixItems", "items", "additionalItems", "properties",
-    "patternProperties", "additionalProperties", "propertyNames", "type", "const", "enum",
-    "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength",
-    "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxProperties",
-    "minProperties", "required", "format", "contains", "unevaluatedItems",
-    "unevaluatedProperties"};
+static const char *const applies[] = {"$ref",
+                                      "allOf",
+                                      "anyOf",
+                                      "oneOf",
+                                      "not",
+                                      "if",
+                                      "then",
+                                      "else",
+                                      "dependentSchemas",
+                                      "dependentRequired",
+                                      "dependencies",
+                                      "prefixItems",
+                                      "items",
+                                      "additionalItems",
+                                      "properties",
+                                      "patternProperties",
+                                      "additionalProperties",
+                                      "propertyNames",
+                                      "type",
+                                      "const",
+                                      "enum",
+                                      "multipleOf",
+                                      "maximum",
+                                      "exclusiveMaximum",
+                                      "minimum",
+                                      "exclusiveMinimum",
+                                      "maxLength",
+                                      "minLength",
+                                      "pattern",
+                                      "maxItems",
+                                      "minItems",
+                                      "uniqueItems",
+                                      "maxProperties",
+                                      "minProperties",
+                                      "required",
+                                      "format",
+                                      "contains",
+                                      "unevaluatedItems",
+                                      "unevaluatedProperties"};
 static const char *const refused[] = {"$dynamicRef", "$recursiveRef", "extends", "disallow",
                                       "divisibleBy"};
 
@@ -140,12 +171,9 @@ static unsigned named_type(const char *name) {
     static const struct {
         const char *name;
         unsigned bits;
-    } names[] = {{"null", TYPE_NULL},
-                 {"boolean", TYPE_BOOLEAN},
-                 {"integer", TYPE_INTEGER},
-                 {"number", TYPE_INTEGER | TYPE_NUMBER},
-                 {"string", TYPE_STRING},
-                 {"array", TYPE_ARRAY},
+    } names[] = {{"null", TYPE_NULL},       {"boolean", TYPE_BOOLEAN},
+                 {"integer", TYPE_INTEGER}, {"number", TYPE_INTEGER | TYPE_NUMBER},
+                 {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
                  {"object", TYPE_OBJECT}};
     for (size_t i = 0; name && i < RP_ARRAY_COUNT(names); i++)
         if (strcmp(name, names[i].name) == 0)

@@ -31,9 +31,8 @@ static uint32_t value_node(struct schema_compiler *c, const json_t *value, int d
         schema_number_text(value, text, sizeof text);
         uint32_t number = g_lit(g, text, strlen(text));
         bool plain = strpbrk(text, ".e") == NULL;
-        return plain && json_is_real(value)
-                   ? g_or2(g, number, g_cat(g, number, g_lit(g, ".0", 2)))
-                   : number;
+        return plain && json_is_real(value) ? g_or2(g, number, g_cat(g, number, g_lit(g, ".0", 2)))
+                                            : number;
     }
     case JSON_ARRAY:
         json_array_foreach(value, index, child) {
@@ -41,8 +40,7 @@ static uint32_t value_node(struct schema_compiler *c, const json_t *value, int d
             node = index ? g_cat(g, node, g_cat(g, c->comma, one)) : one;
         }
         node = json_array_size(value) ? g_cat(g, c->ws, node) : NODE_EPS;
-        return g_cat(g, g_lit(g, "[", 1),
-                     g_cat(g, node, g_cat(g, c->ws, g_lit(g, "]", 1))));
+        return g_cat(g, g_lit(g, "[", 1), g_cat(g, node, g_cat(g, c->ws, g_lit(g, "]", 1))));
     default:
         index = 0;
         json_object_foreach((json_t *)value, key, child) {
@@ -51,8 +49,7 @@ static uint32_t value_node(struct schema_compiler *c, const json_t *value, int d
             node = index++ ? g_cat(g, node, g_cat(g, c->comma, one)) : one;
         }
         node = index ? g_cat(g, c->ws, node) : NODE_EPS;
-        return g_cat(g, g_lit(g, "{", 1),
-                     g_cat(g, node, g_cat(g, c->ws, g_lit(g, "}", 1))));
+        return g_cat(g, g_lit(g, "{", 1), g_cat(g, node, g_cat(g, c->ws, g_lit(g, "}", 1))));
     }
 }
 
@@ -163,9 +160,8 @@ int schema_values(struct schema_compiler *c, const struct conj *conj, uint32_t *
 static bool accepts(struct schema_compiler *c, uint32_t rule, const json_t *value) {
     struct rp_grammar *g = c->g;
     char number[64];
-    char *text = json_is_number(value)
-                     ? rp_strdup(schema_number_text(value, number, sizeof number))
-                     : NULL;
+    char *text =
+        json_is_number(value) ? rp_strdup(schema_number_text(value, number, sizeof number)) : NULL;
     char *dumped = text ? NULL : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
     const char *at = text ? text : dumped;
     uint32_t state = at ? g_state(g, rule) : NODE_NONE;

@@ -50,13 +50,13 @@ static int collect_keys(struct object *o) {
     int rc = RP_OK;
     for (size_t i = 0; i < o->conj->count; i++) {
         json_t *properties = json_object_get(o->conj->items[i].schema, "properties");
-        json_object_foreach(properties, name, value) if (rc == RP_OK)
-            rc = add_key(o, name, strlen(name), false);
+        json_object_foreach(properties, name, value) if (rc == RP_OK) rc =
+            add_key(o, name, strlen(name), false);
     }
     for (size_t i = 0; i < o->conj->count; i++) {
         const json_t *required = json_object_get(o->conj->items[i].schema, "required");
-        json_array_foreach(required, index, value) if (rc == RP_OK)
-            rc = add_key(o, json_string_value(value), json_string_length(value), true);
+        json_array_foreach(required, index, value) if (rc == RP_OK) rc =
+            add_key(o, json_string_value(value), json_string_length(value), true);
     }
     return rc;
 }
@@ -198,8 +198,7 @@ static int make_free_pairs(struct object *o) {
             continue;
         for (size_t p = 0; p < o->pattern_count; p++)
             key = rx_and2(g, key,
-                          matches >> p & 1 ? o->patterns[p].json
-                                           : rx_not(g, o->patterns[p].every));
+                          matches >> p & 1 ? o->patterns[p].json : rx_not(g, o->patterns[p].every));
         key = rx_and2(g, rx_and2(g, key, o->names), any);
         uint32_t end = g_cat(g, c->string_end, g_cat(g, c->colon, value));
         uint32_t pair = g_cat(g, c->string_end, g_cat(g, g_lex(g, key), end));

@@ -48,10 +48,10 @@ static bool nested_id(const json_t *value, bool is_root, bool is_schema) {
             if (!strcmp(key, "enum") || !strcmp(key, "const") || !strcmp(key, "examples") ||
                 !strcmp(key, "default"))
                 continue;
-            bool names = is_schema && (!strcmp(key, "properties") || !strcmp(key, "$defs") ||
-                                       !strcmp(key, "definitions") ||
-                                       !strcmp(key, "patternProperties") ||
-                                       !strcmp(key, "dependentSchemas"));
+            bool names =
+                is_schema && (!strcmp(key, "properties") || !strcmp(key, "$defs") ||
+                              !strcmp(key, "definitions") || !strcmp(key, "patternProperties") ||
+                              !strcmp(key, "dependentSchemas"));
             if (nested_id(child, false, !names))
                 return true;
         }
@@ -131,8 +131,8 @@ static const json_t *by_name(const json_t *value, const char *name) {
             if (text && (i < 2 ? !strcmp(text, name) : text[0] == '#' && !strcmp(text + 1, name)))
                 return value;
         }
-        json_object_foreach((json_t *)value, key, child) if (!found && strcmp(key, "enum") &&
-                                                             strcmp(key, "const"))
+        json_object_foreach((json_t *)value, key,
+                            child) if (!found && strcmp(key, "enum") && strcmp(key, "const"))
             found = by_name(child, name);
     }
     return found;

@@ -6,9 +6,7 @@
 
 #define DEPTH_MAX 8
 
-static int no_memory(struct schema_compiler *c) {
-    return grammar_fail(c->g, RP_STATUS_NO_MEMORY);
-}
+static int no_memory(struct schema_compiler *c) { return grammar_fail(c->g, RP_STATUS_NO_MEMORY); }
 
 /* ---- not ---------------------------------------------------------------------------------------- */
 
@@ -16,12 +14,9 @@ static json_t *other_types(unsigned bits) {
     static const struct {
         unsigned bits;
         const char *name;
-    } names[] = {{TYPE_NULL, "null"},
-                 {TYPE_BOOLEAN, "boolean"},
-                 {TYPE_INTEGER | TYPE_NUMBER, "number"},
-                 {TYPE_STRING, "string"},
-                 {TYPE_ARRAY, "array"},
-                 {TYPE_OBJECT, "object"}};
+    } names[] = {
+        {TYPE_NULL, "null"},     {TYPE_BOOLEAN, "boolean"}, {TYPE_INTEGER | TYPE_NUMBER, "number"},
+        {TYPE_STRING, "string"}, {TYPE_ARRAY, "array"},     {TYPE_OBJECT, "object"}};
     json_t *list = json_array();
     for (size_t i = 0; list && i < RP_ARRAY_COUNT(names); i++)
         if (!(bits & names[i].bits))
@@ -31,8 +26,7 @@ static json_t *other_types(unsigned bits) {
 
 /* {type, key: value + by} */
 static json_t *bound(const char *type, const char *key, const json_t *value, int by) {
-    return json_pack("{s:s, s:I}", "type", type, key,
-                     (json_int_t)json_number_value(value) + by);
+    return json_pack("{s:s, s:I}", "type", type, key, (json_int_t)json_number_value(value) + by);
 }
 
 /* Appends the schemas of which one holds when keyword `key` of `s` does not. */
@@ -68,8 +62,8 @@ static int negate_keyword(struct schema_compiler *c, const json_t *s, const char
         if (strcmp(key, ranges[i].key) == 0 && json_is_number(value) &&
             !json_is_boolean(json_object_get(s, "exclusiveMinimum")) &&
             !json_is_boolean(json_object_get(s, "exclusiveMaximum")))
-            return json_array_append_new(out, json_pack("{s:s, s:O}", "type", "number",
-                                                        ranges[i].other, value))
+            return json_array_append_new(
+                       out, json_pack("{s:s, s:O}", "type", "number", ranges[i].other, value))
                        ? no_memory(c)
                        : RP_OK;
     if (strcmp(key, "type") == 0) {
@@ -88,9 +82,9 @@ static int negate_keyword(struct schema_compiler *c, const json_t *s, const char
         bad = json_array_append_new(
             out, json_pack("{s:s, s:O}", "type", "string", "\1notPattern", value));
     } else if (strcmp(key, "required") == 0) {
-        json_array_foreach(value, index, child) bad |= json_array_append_new(
-            out, json_pack("{s:s, s:{s:b}}", "type", "object", "properties",
-                           json_string_value(child), 0));
+        json_array_foreach(value, index, child) bad |=
+            json_array_append_new(out, json_pack("{s:s, s:{s:b}}", "type", "object", "properties",
+                                                 json_string_value(child), 0));
     } else if (strcmp(key, "properties") == 0) {
         json_object_foreach(value, name, child) bad |= json_array_append_new(
             out, json_pack("{s:s, s:[s], s:{s:{s:O}}}", "type", "object", "required", name,
@@ -99,8 +93,8 @@ static int negate_keyword(struct schema_compiler *c, const json_t *s, const char
         json_t *list = json_array();
         json_array_foreach(value, index, child) bad |=
             json_array_append_new(list, json_pack("{s:O}", "not", child));
-        bad |= json_array_append_new(
-            out, json_pack("{s:o}", key[1] == 'n' ? "allOf" : "anyOf", list));
+        bad |=
+            json_array_append_new(out, json_pack("{s:o}", key[1] == 'n' ? "allOf" : "anyOf", list));
     } else if (strcmp(key, "not") == 0) {
         bad = json_array_append(out, value);
     } else if (strcmp(key, "$ref") == 0) {
@@ -129,7 +123,8 @@ static int negate(struct schema_compiler *c, const json_t *s, json_t **out) {
     json_t *any = json_array();
     json_object_foreach((json_t *)s, key, value) {
         bool applies = schema_keyword(key) == KEYWORD_APPLIES || key[0] == '\1';
-        bool without_if = (!strcmp(key, "then") || !strcmp(key, "else")) && !json_object_get(s, "if");
+        bool without_if =
+            (!strcmp(key, "then") || !strcmp(key, "else")) && !json_object_get(s, "if");
         if (rc == RP_OK && applies && !without_if)
             rc = negate_keyword(c, s, key, value, any);
     }
@@ -151,9 +146,10 @@ static int negate(struct schema_compiler *c, const json_t *s, json_t **out) {
 static json_t *condition(const json_t *s) {
     json_t *yes = json_object_get(s, "then"), *no = json_object_get(s, "else");
     json_t *when = json_object_get(s, "if");
-    json_t *first = yes ? json_pack("{s:[O,O]}", "allOf", when, yes) : json_pack("{s:[O]}", "allOf", when);
-    json_t *second = no ? json_pack("{s:[{s:O},O]}", "allOf", "not", when, no)
-                        : json_pack("{s:O}", "not", when);
+    json_t *first =
+        yes ? json_pack("{s:[O,O]}", "allOf", when, yes) : json_pack("{s:[O]}", "allOf", when);
+    json_t *second =
+        no ? json_pack("{s:[{s:O},O]}", "allOf", "not", when, no) : json_pack("{s:O}", "not", when);
     return json_pack("{s:[o,o]}", "anyOf", first, second);
 }
 
@@ -302,7 +298,8 @@ static bool no_common_value(const json_t *a, const json_t *b) {
         return false;
     if (json_object_get(a, "const"))
         return !value_in(b, json_object_get(a, "const"));
-    json_array_foreach(json_object_get(a, "enum"), index, child) if (value_in(b, child)) return false;
+    json_array_foreach(json_object_get(a, "enum"), index,
+                       child) if (value_in(b, child)) return false;
     return true;
 }
 
@@ -355,7 +352,8 @@ int schema_one_of(struct schema_compiler *c, const json_t *schema, json_t **out_
                 json_array_append_new(all, json_pack("{s:O}", "not", b)) != 0)
                 no_memory(c);
         }
-        json_t *branch = json_array_size(all) == 1 ? json_incref(a) : json_pack("{s:O}", "allOf", all);
+        json_t *branch =
+            json_array_size(all) == 1 ? json_incref(a) : json_pack("{s:O}", "allOf", all);
         json_decref(all);
         if (!branch || json_array_append_new(out, branch) != 0)
             no_memory(c);

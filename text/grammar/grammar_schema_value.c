@@ -31,7 +31,8 @@ static int bound(struct schema_compiler *c, const json_t *schema, const char *ke
     if (!json_is_number(value))
         return schema_refuse(c, RP_STATUS_FORMAT, schema, key, "not a number");
     if (!decimal_read(&decimal, schema_number_text(value, text, sizeof text)))
-        return schema_refuse(c, RP_STATUS_UNSUPPORTED, schema, key, "the bound has too many digits");
+        return schema_refuse(c, RP_STATUS_UNSUPPORTED, schema, key,
+                             "the bound has too many digits");
     uint32_t one = up ? rx_at_least(c->g, &decimal, strict) : rx_at_most(c->g, &decimal, strict);
     *rx = rx_and2(c->g, *rx, one);
     *out_bounded = true;
@@ -47,10 +48,8 @@ static int exclude(struct schema_compiler *c, const json_t *schema, const json_t
     if (strchr(text, 'e'))
         return schema_refuse(c, RP_STATUS_UNSUPPORTED, schema, "not", "a number with an exponent");
     uint32_t zeros = rx_rep(g, rx_range(g, '0', '0'), 0, REP_INF);
-    uint32_t tail = strchr(text, '.')
-                        ? zeros
-                        : rx_or2(g, NODE_EPS,
-                                 rx_cat(g, rx_bytes(g, ".0", 2), zeros));
+    uint32_t tail =
+        strchr(text, '.') ? zeros : rx_or2(g, NODE_EPS, rx_cat(g, rx_bytes(g, ".0", 2), zeros));
     const char *digits = text;
     uint32_t whole = rx_cat(g, rx_bytes(g, digits, strlen(digits)), tail);
     if (json_number_value(value) == 0)
@@ -93,7 +92,8 @@ int schema_number(struct schema_compiler *c, const struct conj *conj, unsigned t
         for (size_t k = 0; rc == RP_OK && k < json_array_size(excluded); k++)
             if (json_is_number(json_array_get(excluded, k))) {
                 rc = exclude(c, s, json_array_get(excluded, k), &rx);
-                rx = bounded ? rx : rx_and2(g, rx, rx_cat(g, rx_integer(g), rx_rep(g, NODE_ALL, 0, 1)));
+                rx = bounded ? rx
+                             : rx_and2(g, rx, rx_cat(g, rx_integer(g), rx_rep(g, NODE_ALL, 0, 1)));
                 bounded = true;
             }
     }
@@ -233,8 +233,9 @@ int schema_array(struct schema_compiler *c, const struct conj *conj, uint32_t *o
     uint32_t used = (uint32_t)RP_MAX(first, 1);
     uint32_t tail = NODE_NONE;
     if (max >= used)
-        tail = g_cat(g, g_rep(g, g_cat(g, c->comma, rest), min > used ? min - used : 0,
-                              max == REP_INF ? max : max - used),
+        tail = g_cat(g,
+                     g_rep(g, g_cat(g, c->comma, rest), min > used ? min - used : 0,
+                           max == REP_INF ? max : max - used),
                      close);
     for (size_t k = first; k-- > 1 && rc == RP_OK;) {
         uint32_t one;

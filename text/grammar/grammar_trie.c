@@ -9,7 +9,8 @@
 #include <string.h>
 
 static int compare_tokens(const void *a, const void *b, const struct rp_trie_token *tokens) {
-    const struct rp_trie_token *x = &tokens[*(const uint32_t *)a], *y = &tokens[*(const uint32_t *)b];
+    const struct rp_trie_token *x = &tokens[*(const uint32_t *)a],
+                               *y = &tokens[*(const uint32_t *)b];
     int order = memcmp(x->bytes, y->bytes, RP_MIN(x->len, y->len));
     if (order != 0)
         return order;
@@ -26,8 +27,8 @@ static void sort_ids(uint32_t *ids, uint32_t *spare, size_t count,
             size_t middle = RP_MIN(begin + width, count), end = RP_MIN(begin + 2 * width, count);
             size_t i = begin, k = middle;
             for (size_t to = begin; to < end; to++) {
-                bool left = i < middle &&
-                            (k >= end || compare_tokens(&ids[i], &ids[k], tokens) <= 0);
+                bool left =
+                    i < middle && (k >= end || compare_tokens(&ids[i], &ids[k], tokens) <= 0);
                 spare[to] = left ? ids[i++] : ids[k++];
             }
         }
