@@ -8,6 +8,7 @@
 #include "engine/observe/power.h"
 #include "metrics/stack_sampler.h"
 #include "server/api/completion.h"
+#include "server/api/grammar_service.h"
 #include "server/api/server_keys.h"
 #include "server/api/text_work.h"
 #include "server/http/http_conn.h"
@@ -490,8 +491,18 @@ static void register_metrics(struct rp_server *server) {
     memcpy(sources.startup, server->serving.startup, sizeof sources.startup);
     rp_server_metrics_register(&server->metrics, &sources, &server->registry);
     rp_goodput_register(&server->goodput, &server->registry);
+    rp_grammar_service_register(server->grammars, &server->registry);
     if (server->serving.power)
         rp_power_register(server->serving.power, &server->registry);
+}
+
+static int start_grammars(struct rp_server *server) {
+    struct rp_grammar_config config = {.tokenizer = server->serving.tokenizer,
+                                       .vocab_size = server->serving.vocab_size,
+                                       .end_ids = server->serving.stop_ids,
+                                       .end_count = server->serving.stop_id_count,
+                                       .engine = server->serving.engine};
+    return rp_grammar_service_create(&config, &server->grammars);
 }
 
 static void stop_export(struct rp_server *server) {
@@ -517,8 +528,12 @@ static int enter_sandbox(struct rp_server *server, struct rp_error *err) {
 int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
                   void (*ready)(void *ctx), void *ctx) {
     server->serving = *serving;
-    register_metrics(server);
     struct rp_error err;
+    if (start_grammars(server) != RP_OK) {
+        rp_log(RP_LOG_ERROR, "server: cannot start the threads that make grammar masks");
+        return EXIT_FAILED;
+    }
+    register_metrics(server);
     if (rp_flight_start(server, &server->flight, &err) != RP_OK) {
         rp_log(RP_LOG_ERROR, "server: --trace-dir: %s", err.text);
         return EXIT_FAILED;
@@ -582,6 +597,7 @@ void rp_server_destroy(struct rp_server *server) {
     rp_profile_session_deinit(server);
     RP_ASSERT(!server->completions);
     rp_text_work_deinit(server);
+    rp_grammar_service_destroy(server->grammars);
     uv_mutex_destroy(&server->scratch_lock);
     rp_request_log_deinit(&server->log);
     rp_recorder_destroy(server->recorder);

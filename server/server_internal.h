@@ -20,6 +20,7 @@ struct rp_completion;
 struct rp_text_scratch;
 struct rp_profile_session;
 struct rp_trace_work;
+struct rp_grammar_service;
 
 enum rp_server_phase {
     RP_SERVER_STARTING,
@@ -90,6 +91,7 @@ struct rp_server {
     uint32_t work_count;   /* jobs in the thread pool */
     uint32_t report_count; /* the jobs among them that build a report (report_work.c) */
     struct rp_profile_session *profile_session; /* or NULL */
+    struct rp_grammar_service *grammars;
 
     struct rp_otlp *otlp;     /* export of traces and metrics, or NULL */
     struct rp_flight *flight; /* automatic dumps, or NULL */

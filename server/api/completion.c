@@ -24,6 +24,7 @@ void rp_completion_try_free(struct rp_completion *c) {
     rp_server_key_give(server, c->key, c->choice_count, c->key_tokens);
     rp_gauge_set(&server->metrics.completions, server->completion_count);
     for (uint32_t i = 0; i < c->choice_count; i++) {
+        rp_grammar_row_close(c->choices[i].grammar);
         rp_buffer_deinit(&c->choices[i].text);
         rp_token_log_deinit(&c->choices[i].log);
         rp_token_log_deinit(&c->choices[i].prompt_log);
@@ -32,6 +33,7 @@ void rp_completion_try_free(struct rp_completion *c) {
     for (uint32_t i = 0; c->items && i < c->prompt_count; i++)
         rp_token_ids_deinit(&c->items[i].ids);
     rp_free(c->items);
+    rp_grammar_entry_release(server->grammars, c->grammar);
     json_decref(c->root);
     rp_params_deinit(&c->params);
     rp_buffer_deinit(&c->head);
@@ -117,6 +119,35 @@ static void note_stop(struct rp_completion *c, struct rp_choice *choice, int32_t
         choice->stop_token = token;
 }
 
+/* The answer of a choice is complete. False: the client is gone. */
+static bool end_choice(struct rp_completion *c, struct rp_choice *choice, const char *reason) {
+    rp_choice_end_text(c, choice);
+    choice->finish_reason = choice->match.found >= 0 ? "stop" : reason;
+    if (choice->match.found >= 0)
+        choice->stop_token = -1;
+    return !c->params.stream || rp_completion_send_chunk(c, choice);
+}
+
+static void fail_dead_end(struct rp_completion *c) {
+    rp_completion_fail_text(c, 500, "grammar_dead_end",
+                            "no token that the request allows can continue the answer: check "
+                            "allowed_token_ids and bad_words against the grammar");
+}
+
+/* The mask thread has cancelled the request: its answer is complete, or cannot be continued. */
+static void end_by_grammar(struct rp_completion *c, struct rp_choice *choice,
+                           enum rp_grammar_row_status status) {
+    if (status == RP_GRAMMAR_ROW_DONE)
+        end_choice(c, choice, "stop");
+    else if (status == RP_GRAMMAR_ROW_DEAD_END)
+        fail_dead_end(c);
+    else if (status == RP_GRAMMAR_ROW_TOO_COMPLEX)
+        rp_completion_fail_text(c, 500, "grammar_too_complex",
+                                "the grammar needs too much work or memory for the next token");
+    else
+        rp_completion_fail_text(c, 503, "overloaded", "out of memory");
+}
+
 static void on_token(struct rp_completion *c, struct rp_choice *choice,
                      const struct rp_event *event) {
     bool ended = false;
@@ -149,17 +180,12 @@ static void on_token(struct rp_completion *c, struct rp_choice *choice,
             last = false;
         }
     }
+    if (choice->grammar && !last && !ended && !rp_grammar_row_take(choice->grammar, event->token)) {
+        fail_dead_end(c);
+        return;
+    }
     if (c->params.stream && !last)
         rp_completion_send_chunk(c, choice);
-}
-
-/* The answer of a choice is complete. False: the client is gone. */
-static bool end_choice(struct rp_completion *c, struct rp_choice *choice, const char *reason) {
-    rp_choice_end_text(c, choice);
-    choice->finish_reason = choice->match.found >= 0 ? "stop" : reason;
-    if (choice->match.found >= 0)
-        choice->stop_token = -1;
-    return !c->params.stream || rp_completion_send_chunk(c, choice);
 }
 
 static void count_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t reason) {
@@ -179,7 +205,9 @@ static void count_closed(struct rp_completion *c, struct rp_choice *choice, uint
             .last_token_ns = choice->last_token_ns,
             .tokens = choice->tokens,
             .choices = choice->request.choice == 0 ? (uint32_t)c->params.n : 0,
-            .outcome = choice->match.found >= 0 ? RP_OUTCOME_STOP : outcomes[reason]});
+            .outcome = choice->finish_reason && strcmp(choice->finish_reason, "stop") == 0
+                           ? RP_OUTCOME_STOP
+                           : outcomes[reason]});
 }
 
 static void on_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t reason) {
@@ -187,7 +215,12 @@ static void on_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t
     choice->submitted = false;
     c->open_count--;
     rp_record_closed(&choice->record, &choice->request, reason);
-    if (c->conn && !choice->finish_reason) {
+    enum rp_grammar_row_status grammar =
+        choice->grammar ? rp_grammar_row_status(choice->grammar) : RP_GRAMMAR_ROW_OK;
+    if (c->conn && !choice->finish_reason && grammar != RP_GRAMMAR_ROW_OK &&
+        reason != RP_FINISH_STOP && reason != RP_FINISH_LENGTH) {
+        end_by_grammar(c, choice, grammar);
+    } else if (c->conn && !choice->finish_reason) {
         if (reason == RP_FINISH_STOP || reason == RP_FINISH_LENGTH)
             end_choice(c, choice, reason == RP_FINISH_STOP ? "stop" : "length");
         else if (reason == RP_FINISH_NUMERIC)

@@ -16,8 +16,9 @@ struct rp_choice {
     struct rp_detokenizer detok;
     struct rp_stop_match match;
     struct rp_request_record record;
-    struct rp_token_ids ids; /* with return_token_ids: tokens not sent yet */
-    struct rp_buffer text;   /* text not sent yet; without streaming, all of it */
+    struct rp_token_ids ids;        /* with return_token_ids: tokens not sent yet */
+    struct rp_grammar_row *grammar; /* NULL: its tokens are not restricted */
+    struct rp_buffer text;          /* text not sent yet; without streaming, all of it */
     /* Log-probabilities, if requested; prompt_log and prompt_detok cover echoed prompt tokens. */
     struct rp_token_log log, prompt_log;
     struct rp_detokenizer prompt_detok;
@@ -46,7 +47,8 @@ struct rp_completion {
     struct rp_text_job job;
     struct rp_text_item *items; /* (prompt_count) */
     struct rp_chat_prompt chat; /* rendered chat prompt, until it is tokenized */
-    struct rp_http_error chat_error;
+    struct rp_http_error chat_error, grammar_error;
+    struct rp_grammar_entry *grammar; /* params.grammar, compiled */
     struct rp_buffer head, out, detok_text, logprobs, prompt_logprobs;
     /* additional members of the last chunk or of the whole answer: ,"name":value */
     struct rp_buffer more;

@@ -162,6 +162,14 @@ static void set_deadlines(const struct rp_completion *c, struct rp_request *requ
         config->queue_timeout_ns ? rp_tick_ns() + config->queue_timeout_ns : 0;
 }
 
+/* Call when the request's other fields are set. False: no memory. */
+static bool open_grammar(struct rp_completion *c, struct rp_choice *choice) {
+    if (!c->grammar || choice->request.prompt_only)
+        return true;
+    choice->grammar = rp_grammar_row_open(c->server->grammars, c->grammar, &choice->request);
+    return choice->grammar != NULL;
+}
+
 /* False: no memory. */
 static bool fill_request(struct rp_completion *c, uint32_t index) {
     struct rp_choice *choice = &c->choices[index];
@@ -200,7 +208,7 @@ static bool fill_request(struct rp_completion *c, uint32_t index) {
     if (params->api == RP_API_COMPLETIONS &&
         rp_detokenizer_follow(&choice->detok, request->prompt, request->prompt_count) != RP_OK)
         return false;
-    return rp_choice_echo(c, choice);
+    return rp_choice_echo(c, choice) && open_grammar(c, choice);
 }
 
 static void submit(struct rp_completion *c) {
@@ -243,7 +251,7 @@ static void take_key_tokens(struct rp_completion *c, struct rp_http_error *error
 
 /* Call when the prompts are tokenized. */
 static void start_requests(struct rp_completion *c) {
-    struct rp_http_error error = c->chat_error;
+    struct rp_http_error error = c->chat_error.status ? c->chat_error : c->grammar_error;
     rp_completion_record_tokenized(c);
     for (uint32_t i = 0; i < c->prompt_count && !error.status; i++)
         if (check_item(c, &c->items[i], &error))
@@ -359,6 +367,12 @@ static bool read_texts(struct rp_completion *c, struct rp_http_error *error) {
 }
 
 /* Runs on the thread that tokenizes. */
+static void compile_grammar(void *ctx) {
+    struct rp_completion *c = ctx;
+    c->grammar = rp_grammar_compile(c->server->grammars, &c->params.grammar, &c->grammar_error);
+}
+
+/* Runs on the thread that tokenizes. */
 static int make_chat(struct rp_text_item *item) {
     struct rp_completion *c = item->ctx;
     int status = rp_chat_prompt_make(&c->params, c->server->serving.templates, item->len, &c->chat,
@@ -468,6 +482,7 @@ void rp_completion_start(struct rp_conn *conn, json_t *root, struct rp_completio
     c->job.item_count = count;
     c->job.flags = c->params.add_special_tokens ? RP_ENCODE_ADD_SPECIAL : 0;
     c->job.limit = rp_engine_max_model_len(conn->server->serving.engine);
+    c->job.prepare = c->params.grammar.kind == RP_GRAMMAR_NONE ? NULL : compile_grammar;
     c->job.done = on_tokenized;
     c->job.ctx = c;
     c->text_ns = rp_tick_ns();

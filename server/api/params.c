@@ -96,15 +96,7 @@ static bool read_field(const struct field *field, const json_t *value,
 
 /* Values of unsupported fields that are accepted because they have no effect. OFF_CHOICE: "none",
  * or "auto" when no tools are given. */
-enum off_value {
-    OFF_ONE,
-    OFF_FALSE,
-    OFF_EMPTY,
-    OFF_TEXT_FORMAT,
-    OFF_TEXT_ONLY,
-    OFF_CHOICE,
-    OFF_NEVER
-};
+enum off_value { OFF_ONE, OFF_FALSE, OFF_EMPTY, OFF_TEXT_ONLY, OFF_CHOICE, OFF_NEVER };
 
 struct unsupported {
     const char *name;
@@ -118,13 +110,6 @@ static const struct unsupported unsupported[] = {
     {"use_beam_search", OFF_FALSE, BOTH, NULL},
     {"suffix", OFF_EMPTY, TEXT, NULL},
     {"truncate_prompt_tokens", OFF_NEVER, BOTH, NULL},
-    {"response_format", OFF_TEXT_FORMAT, BOTH, "only the type \"text\" is supported"},
-    {"structured_outputs", OFF_NEVER, BOTH, NULL},
-    {"guided_json", OFF_NEVER, BOTH, NULL},
-    {"guided_regex", OFF_NEVER, BOTH, NULL},
-    {"guided_choice", OFF_NEVER, BOTH, NULL},
-    {"guided_grammar", OFF_NEVER, BOTH, NULL},
-    {"structural_tag", OFF_NEVER, BOTH, NULL},
     {"tools", OFF_EMPTY, BOTH, NULL},
     {"tool_choice", OFF_CHOICE, BOTH, NULL},
     {"functions", OFF_EMPTY, BOTH, NULL},
@@ -154,9 +139,6 @@ static bool is_off(const struct unsupported *field, const json_t *value) {
         return (json_is_string(value) && json_string_length(value) == 0) ||
                (json_is_array(value) && json_array_size(value) == 0) ||
                (json_is_object(value) && json_object_size(value) == 0);
-    case OFF_TEXT_FORMAT:
-        text = json_string_value(json_object_get(value, "type"));
-        return text && strcmp(text, "text") == 0;
     case OFF_TEXT_ONLY:
         text = json_string_value(json_array_get(value, 0));
         return json_array_size(value) == 1 && text && strcmp(text, "text") == 0;
@@ -194,6 +176,18 @@ static const struct {
     {"allowed_token_ids", BOTH},
     {"bad_words", BOTH},
     {"attention_mask", BOTH},
+    {"response_format", BOTH},
+    {"structured_outputs", BOTH},
+    {"guided_json", BOTH},
+    {"guided_json_object", BOTH},
+    {"guided_regex", BOTH},
+    {"guided_choice", BOTH},
+    {"guided_grammar", BOTH},
+    {"structural_tag", BOTH},
+    {"json_schema", BOTH},
+    {"regex", BOTH},
+    {"ebnf", BOTH},
+    {"grammar", BOTH},
     {"stream_options", BOTH},
     {"cache_salt", BOTH},
     {"documents", CHAT},
@@ -317,7 +311,8 @@ bool rp_params_read(json_t *root, enum rp_api api, const struct rp_serving *serv
             (off && !check_unsupported(off, value, error)))
             return false;
     }
-    return rp_params_read_special(root, serving, out, error) && settle(root, serving, out, error);
+    return rp_params_read_special(root, serving, out, error) &&
+           rp_params_read_grammar(root, out, error) && settle(root, serving, out, error);
 }
 
 void rp_params_deinit(struct rp_completion_params *params) {
@@ -325,9 +320,11 @@ void rp_params_deinit(struct rp_completion_params *params) {
     rp_free(params->biases);
     rp_free(params->allowed);
     rp_free(params->bad_tokens);
+    rp_free(params->grammar.source);
     params->biases = NULL;
     params->allowed = NULL;
     params->bad_tokens = NULL;
+    params->grammar.source = NULL;
 }
 
 json_t *rp_params_get(json_t *root, const char *name) {

@@ -9,6 +9,7 @@
 #define RP_SERVER_PARAMS_H
 
 #include "engine/request.h"
+#include "server/api/grammar_service.h"
 #include "server/api/stop_match.h"
 #include "server/http/http_error.h"
 #include "server/http_server.h"
@@ -57,6 +58,7 @@ struct rp_completion_params {
     json_t *bad_words;   /* borrowed: strings to tokenize; NULL: none */
     int32_t *bad_tokens; /* bad_words as tokens, as in rp_request */
     uint32_t bad_token_ints;
+    struct rp_grammar_spec grammar; /* what the answer must match */
     /* Chat only. */
     json_t *documents, *template_kwargs; /* borrowed, or NULL */
     const char *reasoning_effort;
@@ -76,6 +78,10 @@ void rp_params_deinit(struct rp_completion_params *params);
 /* params_special.c: the fields that are neither numbers nor booleans. */
 bool rp_params_read_special(json_t *root, const struct rp_serving *serving,
                             struct rp_completion_params *out, struct rp_http_error *error);
+
+/* params_grammar.c: response_format and its relatives. */
+bool rp_params_read_grammar(json_t *root, struct rp_completion_params *out,
+                            struct rp_http_error *error);
 
 /* A request's "model", if present, must be the served one: 404 otherwise. */
 bool rp_params_check_model(json_t *root, const struct rp_serving *serving,

@@ -54,6 +54,8 @@ static void encode_item(struct rp_text_job *job, struct rp_text_item *item,
 }
 
 static void encode(struct rp_text_job *job) {
+    if (job->prepare)
+        job->prepare(job->ctx);
     struct rp_text_scratch *scratch = take_scratch(job->server);
     for (uint32_t i = 0; i < job->item_count; i++) {
         if (scratch)
@@ -98,14 +100,14 @@ static void on_done(uv_work_t *work, int status) {
 
 void rp_text_work_start(struct rp_server *server, struct rp_text_job *job) {
     size_t bytes = 0;
-    bool rendered = false;
+    bool on_worker = job->prepare != NULL;
     for (uint32_t i = 0; i < job->item_count; i++) {
         bytes += job->items[i].len;
-        rendered |= job->items[i].make != NULL;
+        on_worker |= job->items[i].make != NULL;
     }
     job->server = server;
     job->work.data = job;
-    if ((rendered || bytes > RP_TEXT_INLINE_BYTES) &&
+    if ((on_worker || bytes > RP_TEXT_INLINE_BYTES) &&
         uv_queue_work(&server->loop, &job->work, on_work, on_done) == 0) {
         server->work_count++;
         return;

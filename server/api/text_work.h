@@ -34,6 +34,8 @@ struct rp_text_job {
     uint32_t item_count;
     unsigned flags; /* RP_ENCODE_ADD_SPECIAL */
     size_t limit;   /* ids per item; 0: none */
+    /* NULL, or work done on a worker before tokenizing, with ctx. */
+    void (*prepare)(void *ctx);
     void (*done)(struct rp_text_job *job);
     void *ctx;
 

@@ -129,6 +129,7 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
         .enforce_eager = options->enforce_eager,
         .no_fusion = options->disable_fusion,
         .watchdog_seconds = options->watchdog_timeout_s,
+        .mask_deadline_ns = options->mask_deadline_ms * 1000000ull,
         .profile_every = options->profile_every,
     };
     if (options->debug_fault && *options->debug_fault)

@@ -29,6 +29,7 @@ struct rp_engine_options {
     uint64_t kv_cache_memory_bytes;
     double swap_space_gib; /* -1: from the free memory */
     double gpu_memory_utilization, watchdog_timeout_s;
+    uint32_t mask_deadline_ms;
     const char *debug_fault, *debug_plant;
     uint32_t profile_every;
     bool enable_prefix_caching, enforce_eager, disable_fusion, nvtx;
@@ -133,6 +134,10 @@ extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
             "watchdog-timeout", REAL, base, rp_engine_options, watchdog_timeout_s, "SECONDS", 0,   \
             86400, "30",                                                                           \
             "a device that makes no progress in a step for this long has failed; 0: never"),       \
+        RP_FLAG_ROW("mask-deadline-ms", UINT, base, rp_engine_options, mask_deadline_ms, "MS", 1,  \
+                    3600000, "200",                                                                \
+                    "how long a step waits for a grammar's mask after its forward pass; an "       \
+                    "answer whose mask is late ends with an error"),                               \
         RP_FLAG_ROW("profile-every", UINT, base, rp_engine_options, profile_every, "N", 0,         \
                     1000000000, "64",                                                              \
                     "time every kernel of one step in N, for /debug/profile; 0: only on request"), \

@@ -85,6 +85,8 @@ size_t rp_token_trie_memory(const struct rp_token_trie *trie);
 int rp_matcher_make(struct rp_grammar *grammar, const struct rp_token_trie *trie,
                     size_t cache_bytes, struct rp_matcher **out) RP_MUST_USE;
 void rp_matcher_free(struct rp_matcher *matcher);
+/* Bytes of its grammar and its cached masks. */
+size_t rp_matcher_memory(struct rp_matcher *matcher);
 
 uint32_t rp_matcher_start(const struct rp_matcher *matcher);
 /* Bit i of bits[i / 32] says whether token i may come next; ceil(width / 32) words. RP_OK, FULL

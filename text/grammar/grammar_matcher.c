@@ -63,6 +63,13 @@ void rp_matcher_free(struct rp_matcher *m) {
     rp_free(m);
 }
 
+size_t rp_matcher_memory(struct rp_matcher *m) {
+    pthread_mutex_lock(&m->lock);
+    size_t bytes = rp_grammar_memory(m->grammar) + m->cache_bytes;
+    pthread_mutex_unlock(&m->lock);
+    return bytes;
+}
+
 uint32_t rp_matcher_start(const struct rp_matcher *m) { return m->grammar->start; }
 
 static void drop(struct rp_matcher *m, struct cached_mask *slot) {

@@ -1,0 +1,277 @@
+/* grammar_row.c - masks of the answers that follow a grammar, made by threads of their own. */
+#include "base/memory.h"
+#include "base/threads.h"
+#include "engine/engine.h"
+#include "server/api/grammar_service_internal.h"
+
+#include <string.h>
+
+struct rp_grammar_row {
+    struct rp_sample_hold hold;
+    struct rp_grammar_service *service;
+    struct rp_grammar_entry *entry;
+    struct rp_request *request;  /* alive while the row is not closed */
+    struct rp_grammar_row *next; /* in the queue */
+    bool busy, closed;           /* queued or with a mask thread; the loop has let go of it */
+    _Atomic int status;          /* enum rp_grammar_row_status */
+    uint32_t state;              /* before `token` */
+    uint32_t index;              /* tokens of the answer so far, `token` included */
+    int32_t token;               /* the last one; -1: none yet */
+    /* copies of the request's fields */
+    uint32_t min_tokens, stop_count;
+    int32_t stop_ids[RP_STOP_IDS_MAX];
+    uint32_t words;
+    const uint32_t *allowed; /* after the mask; NULL: all */
+    uint32_t mask[];
+};
+
+static void row_free(struct rp_grammar_row *row) {
+    rp_grammar_entry_release(row->service, row->entry);
+    rp_free(row);
+}
+
+static void clear_bits(uint32_t *mask, const int32_t *ids, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        mask[(uint32_t)ids[i] / 32] &= ~(1u << ((uint32_t)ids[i] % 32));
+}
+
+/* Whether the request ends when the model samples this id. */
+static bool ends_request(const struct rp_grammar_row *row, int32_t id) {
+    for (uint32_t i = 0; i < row->stop_count; i++)
+        if (row->stop_ids[i] == id)
+            return true;
+    return false;
+}
+
+/* The grammar's mask less what the request does not allow now; end ids that would not end the
+ * request (ignore_eos) are no way to end the text. */
+static enum rp_grammar_row_status settle(struct rp_grammar_row *row) {
+    const struct rp_grammar_config *config = &row->service->config;
+    uint32_t any = 0;
+    for (uint32_t i = 0; i < config->end_count; i++)
+        if (!ends_request(row, config->end_ids[i]))
+            clear_bits(row->mask, &config->end_ids[i], 1);
+    if (row->index < row->min_tokens)
+        clear_bits(row->mask, row->stop_ids, row->stop_count);
+    for (uint32_t i = 0; i < row->words; i++) {
+        row->mask[i] &= row->allowed ? row->allowed[i] : UINT32_MAX;
+        any |= row->mask[i];
+    }
+    if (any)
+        return RP_GRAMMAR_ROW_OK;
+    return rp_matcher_is_accepting(row->entry->matcher, row->state) ? RP_GRAMMAR_ROW_DONE
+                                                                    : RP_GRAMMAR_ROW_DEAD_END;
+}
+
+static enum rp_grammar_row_status make_mask(struct rp_grammar_row *row) {
+    struct rp_matcher *matcher = row->entry->matcher;
+    int status = RP_OK;
+    if (row->token >= 0)
+        status = rp_matcher_advance(matcher, row->state, (uint32_t)row->token, &row->state);
+    if (status == RP_OK)
+        status = rp_matcher_mask(matcher, row->state, row->mask, RP_MASK_FUEL);
+    if (status == RP_OK)
+        return settle(row);
+    return status == RP_STATUS_NO_MEMORY ? RP_GRAMMAR_ROW_NO_MEMORY
+           : status == RP_STATUS_FULL    ? RP_GRAMMAR_ROW_TOO_COMPLEX
+                                         : RP_GRAMMAR_ROW_DEAD_END;
+}
+
+/* Under the queue's lock: releases the row's next token, or ends its request. */
+static void publish(struct rp_grammar_row *row, enum rp_grammar_row_status status) {
+    struct rp_grammar_metrics *metrics = &row->service->metrics;
+    if (status == RP_GRAMMAR_ROW_OK) {
+        atomic_store_explicit(&row->hold.released, row->index + 1, memory_order_release);
+        return;
+    }
+    if (status == RP_GRAMMAR_ROW_TOO_COMPLEX)
+        rp_counter_add(&metrics->too_complex, 1);
+    if (status == RP_GRAMMAR_ROW_DEAD_END)
+        rp_counter_add(&metrics->dead_ends, 1);
+    atomic_store_explicit(&row->status, (int)status, memory_order_release);
+    atomic_store_explicit(&row->request->cancelled, true, memory_order_relaxed);
+}
+
+/* Under the queue's lock. */
+static struct rp_grammar_row *next_row(struct rp_grammar_service *service) {
+    while (!service->first && !service->stopping)
+        pthread_cond_wait(&service->wake, &service->queue_lock);
+    struct rp_grammar_row *row = service->first;
+    if (row)
+        service->first = row->next;
+    if (!service->first)
+        service->last = NULL;
+    return row;
+}
+
+static void *run(void *ctx) {
+    struct rp_grammar_service *service = ctx;
+    struct rp_grammar_row *row;
+    rp_thread_begin("rp-grammar", RP_THREAD_HOST);
+    pthread_mutex_lock(&service->queue_lock);
+    while ((row = next_row(service))) {
+        if (!row->closed) {
+            pthread_mutex_unlock(&service->queue_lock);
+            uint64_t begin_ns = rp_clock_ns();
+            enum rp_grammar_row_status status = make_mask(row);
+            double seconds = (double)(rp_clock_ns() - begin_ns) / 1e9;
+            pthread_mutex_lock(&service->queue_lock);
+            rp_histogram_observe(&service->metrics.mask, seconds);
+            if (!row->closed) {
+                publish(row, status);
+                rp_engine_notify(service->config.engine);
+            }
+        }
+        row->busy = false;
+        if (row->closed)
+            row_free(row);
+    }
+    pthread_mutex_unlock(&service->queue_lock);
+    rp_thread_end();
+    return NULL;
+}
+
+static void enqueue(struct rp_grammar_row *row) {
+    struct rp_grammar_service *service = row->service;
+    pthread_mutex_lock(&service->queue_lock);
+    row->busy = true;
+    row->next = NULL;
+    if (service->last)
+        service->last->next = row;
+    else
+        service->first = row;
+    service->last = row;
+    pthread_cond_signal(&service->wake);
+    pthread_mutex_unlock(&service->queue_lock);
+}
+
+struct rp_grammar_row *rp_grammar_row_open(struct rp_grammar_service *service,
+                                           struct rp_grammar_entry *entry,
+                                           struct rp_request *request) {
+    uint32_t words = RP_CEIL_DIV(service->config.vocab_size, 32u);
+    size_t masks = request->allowed ? 2 : 1;
+    struct rp_grammar_row *row = rp_calloc(1, sizeof *row + masks * words * sizeof row->mask[0]);
+    if (!row)
+        return NULL;
+    row->service = service;
+    row->request = request;
+    row->words = words;
+    row->token = -1;
+    row->min_tokens = request->min_tokens;
+    row->stop_count = request->stop_count;
+    memcpy(row->stop_ids, request->stop_ids, sizeof row->stop_ids);
+    if (request->allowed) {
+        memcpy(row->mask + words, request->allowed, words * sizeof row->mask[0]);
+        row->allowed = row->mask + words;
+    }
+    row->hold.allowed = row->mask;
+    pthread_mutex_lock(&service->lock);
+    row->entry = entry;
+    entry->users++;
+    pthread_mutex_unlock(&service->lock);
+    row->state = rp_matcher_start(entry->matcher);
+    request->hold = &row->hold;
+    enqueue(row);
+    return row;
+}
+
+bool rp_grammar_row_take(struct rp_grammar_row *row, int32_t token) {
+    if (!(row->mask[(uint32_t)token / 32] >> ((uint32_t)token % 32) & 1))
+        return false;
+    row->token = token;
+    row->index++;
+    enqueue(row);
+    return true;
+}
+
+enum rp_grammar_row_status rp_grammar_row_status(const struct rp_grammar_row *row) {
+    return (enum rp_grammar_row_status)atomic_load_explicit(&row->status, memory_order_acquire);
+}
+
+void rp_grammar_row_close(struct rp_grammar_row *row) {
+    if (!row)
+        return;
+    struct rp_grammar_service *service = row->service;
+    pthread_mutex_lock(&service->queue_lock);
+    row->closed = true;
+    bool busy = row->busy;
+    pthread_mutex_unlock(&service->queue_lock);
+    if (!busy)
+        row_free(row);
+}
+
+/* --- The service ----------------------------------------------------------------------------- */
+
+static const double compile_bounds[] = {0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 1};
+static const double mask_bounds[] = {2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 2e-2};
+
+int rp_grammar_service_create(const struct rp_grammar_config *config,
+                              struct rp_grammar_service **out) {
+    struct rp_grammar_service *service = rp_calloc(1, sizeof *service);
+    uint32_t threads = config->threads ? config->threads : 2;
+    *out = NULL;
+    if (!service)
+        return RP_STATUS_NO_MEMORY;
+    service->config = *config;
+    pthread_mutex_init(&service->trie_lock, NULL);
+    pthread_mutex_init(&service->lock, NULL);
+    pthread_mutex_init(&service->queue_lock, NULL);
+    pthread_cond_init(&service->wake, NULL);
+    rp_histogram_init(&service->metrics.compile, compile_bounds, RP_ARRAY_COUNT(compile_bounds));
+    rp_histogram_init(&service->metrics.mask, mask_bounds, RP_ARRAY_COUNT(mask_bounds));
+    while (service->thread_count < RP_MIN(threads, (uint32_t)RP_GRAMMAR_THREADS_MAX)) {
+        if (pthread_create(&service->threads[service->thread_count], NULL, run, service) != 0) {
+            rp_grammar_service_destroy(service);
+            return RP_STATUS_NO_MEMORY;
+        }
+        service->thread_count++;
+    }
+    *out = service;
+    return RP_OK;
+}
+
+void rp_grammar_service_destroy(struct rp_grammar_service *service) {
+    if (!service)
+        return;
+    pthread_mutex_lock(&service->queue_lock);
+    service->stopping = true;
+    pthread_cond_broadcast(&service->wake);
+    pthread_mutex_unlock(&service->queue_lock);
+    for (uint32_t i = 0; i < service->thread_count; i++)
+        pthread_join(service->threads[i], NULL);
+    rp_grammar_cache_clear(service);
+    pthread_cond_destroy(&service->wake);
+    pthread_mutex_destroy(&service->queue_lock);
+    pthread_mutex_destroy(&service->lock);
+    pthread_mutex_destroy(&service->trie_lock);
+    rp_free(service);
+}
+
+void rp_grammar_service_register(struct rp_grammar_service *service, struct rp_registry *registry) {
+    static const struct rp_metric_family families[] = {
+        {"reprise_grammar_compile_seconds", "seconds",
+         "Time to compile the grammar of a request that was not in the cache.", RP_METRIC_HISTOGRAM,
+         RP_METRICS_OWN},
+        {"reprise_grammar_mask_seconds", "seconds",
+         "Time to advance an answer's grammar by a token and to make the next mask.",
+         RP_METRIC_HISTOGRAM, RP_METRICS_OWN},
+        {"reprise_grammar_cache_hits_total", NULL,
+         "Requests whose grammar had been compiled before.", RP_METRIC_COUNTER, RP_METRICS_OWN},
+        {"reprise_grammar_cache_misses_total", NULL, "Requests whose grammar had to be compiled.",
+         RP_METRIC_COUNTER, RP_METRICS_OWN},
+        {"reprise_grammar_refused_total", NULL,
+         "Requests refused because their grammar cannot be enforced.", RP_METRIC_COUNTER,
+         RP_METRICS_OWN},
+    };
+    static const struct rp_metric_family failed = {
+        "reprise_grammar_failed_answers_total", NULL,
+        "Answers that ended because their grammar allowed no token or took too much work.",
+        RP_METRIC_COUNTER, RP_METRICS_OWN};
+    struct rp_grammar_metrics *metrics = &service->metrics;
+    const void *values[] = {&metrics->compile, &metrics->mask, &metrics->cache_hits,
+                            &metrics->cache_misses, &metrics->refused};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(families); i++)
+        rp_registry_add(registry, &families[i], NULL, values[i]);
+    rp_registry_add(registry, &failed, "reason=\"dead_end\"", &metrics->dead_ends);
+    rp_registry_add(registry, &failed, "reason=\"too_complex\"", &metrics->too_complex);
+}
