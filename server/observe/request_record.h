@@ -44,7 +44,7 @@ struct rp_request_record {
     bool stream, client_left;
     uint64_t stall_ns;       /* time that output waited for the client to read */
     uint64_t worst_write_ns; /* streams: the longest time between two tokens at the socket */
-    double price_per_hour; /* of the machine; 0: none was given */
+    double price_per_hour;   /* of the machine; 0: none was given */
     struct rp_request_stats stats;
     /* Microseconds between tokens, from the second token on, as LEB128: 7 bits per byte, lowest
      * first, the top bit set when more follow. Times that do not fit are dropped. */
