@@ -37,6 +37,7 @@ enum {
     FDS_FOR_OTHERS = 64,     /* files, dumps, counters, connections being refused */
     FDS_FOR_OTHERS_MIN = 24, /* of a small limit */
     CONNECTIONS_MIN = 4,
+    GRAMMAR_THREADS = 2,
     EXIT_FAILED = 1,
     EXIT_PORT = 5,
     EXIT_DEVICE = 70
@@ -455,6 +456,8 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
     rp_stacks_prepare();
     int status = rp_server_workers_start(&server->loop, err);
     if (status == RP_OK)
+        status = rp_grammar_service_create(GRAMMAR_THREADS, &server->grammars, err);
+    if (status == RP_OK)
         status = fit_connections(server, err);
     if (status == RP_OK)
         status = rp_flight_check(&config->flight, err);
@@ -496,15 +499,6 @@ static void register_metrics(struct rp_server *server) {
         rp_power_register(server->serving.power, &server->registry);
 }
 
-static int start_grammars(struct rp_server *server) {
-    struct rp_grammar_config config = {.tokenizer = server->serving.tokenizer,
-                                       .vocab_size = server->serving.vocab_size,
-                                       .end_ids = server->serving.stop_ids,
-                                       .end_count = server->serving.stop_id_count,
-                                       .engine = server->serving.engine};
-    return rp_grammar_service_create(&config, &server->grammars);
-}
-
 static void stop_export(struct rp_server *server) {
     struct rp_otlp *otlp = server->otlp;
     server->otlp = NULL;
@@ -529,10 +523,12 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
                   void (*ready)(void *ctx), void *ctx) {
     server->serving = *serving;
     struct rp_error err;
-    if (start_grammars(server) != RP_OK) {
-        rp_log(RP_LOG_ERROR, "server: cannot start the threads that make grammar masks");
-        return EXIT_FAILED;
-    }
+    rp_grammar_service_set_model(server->grammars,
+                                 &(struct rp_grammar_config){.tokenizer = serving->tokenizer,
+                                                             .vocab_size = serving->vocab_size,
+                                                             .end_ids = server->serving.stop_ids,
+                                                             .end_count = serving->stop_id_count,
+                                                             .engine = serving->engine});
     register_metrics(server);
     if (rp_flight_start(server, &server->flight, &err) != RP_OK) {
         rp_log(RP_LOG_ERROR, "server: --trace-dir: %s", err.text);

@@ -202,32 +202,39 @@ void rp_grammar_row_close(struct rp_grammar_row *row) {
 
 /* --- The service ----------------------------------------------------------------------------- */
 
-static const double compile_bounds[] = {0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 1};
-static const double mask_bounds[] = {2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 2e-2};
+static const double compile_bounds[] = {0.0005, 0.005, 0.05, 0.25};
+static const double mask_bounds[] = {5e-6, 2e-5, 1e-4, 1e-3, 1e-2};
 
-int rp_grammar_service_create(const struct rp_grammar_config *config,
-                              struct rp_grammar_service **out) {
+int rp_grammar_service_create(uint32_t threads, struct rp_grammar_service **out,
+                              struct rp_error *err) {
     struct rp_grammar_service *service = rp_calloc(1, sizeof *service);
-    uint32_t threads = config->threads ? config->threads : 2;
+    RP_ASSERT_CMP(threads, <=, RP_GRAMMAR_THREADS_MAX);
     *out = NULL;
     if (!service)
-        return RP_STATUS_NO_MEMORY;
-    service->config = *config;
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for grammars");
     pthread_mutex_init(&service->trie_lock, NULL);
     pthread_mutex_init(&service->lock, NULL);
     pthread_mutex_init(&service->queue_lock, NULL);
     pthread_cond_init(&service->wake, NULL);
     rp_histogram_init(&service->metrics.compile, compile_bounds, RP_ARRAY_COUNT(compile_bounds));
     rp_histogram_init(&service->metrics.mask, mask_bounds, RP_ARRAY_COUNT(mask_bounds));
-    while (service->thread_count < RP_MIN(threads, (uint32_t)RP_GRAMMAR_THREADS_MAX)) {
-        if (pthread_create(&service->threads[service->thread_count], NULL, run, service) != 0) {
+    while (service->thread_count < threads) {
+        int failure = pthread_create(&service->threads[service->thread_count], NULL, run, service);
+        if (failure) {
             rp_grammar_service_destroy(service);
-            return RP_STATUS_NO_MEMORY;
+            return rp_error_set(err, RP_STATUS_NO_MEMORY,
+                                "cannot start %u threads for grammar masks: %s", threads,
+                                strerror(failure));
         }
         service->thread_count++;
     }
     *out = service;
     return RP_OK;
+}
+
+void rp_grammar_service_set_model(struct rp_grammar_service *service,
+                                  const struct rp_grammar_config *config) {
+    service->config = *config;
 }
 
 void rp_grammar_service_destroy(struct rp_grammar_service *service) {

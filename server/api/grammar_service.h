@@ -44,12 +44,14 @@ struct rp_grammar_config {
     const int32_t *end_ids; /* the model's end-of-sequence tokens */
     uint32_t end_count;
     struct rp_engine *engine; /* notified when a hold is released */
-    uint32_t threads;         /* mask threads; 0: 2 */
 };
 
-/* Starts the mask threads. */
-int rp_grammar_service_create(const struct rp_grammar_config *config,
-                              struct rp_grammar_service **out) RP_MUST_USE;
+/* Starts `threads` mask threads. NO_MEMORY with *err, also when a thread cannot be created. */
+int rp_grammar_service_create(uint32_t threads, struct rp_grammar_service **out,
+                              struct rp_error *err) RP_MUST_USE;
+/* Call before the first compile. */
+void rp_grammar_service_set_model(struct rp_grammar_service *service,
+                                  const struct rp_grammar_config *config);
 /* All rows are closed. NULL is allowed. */
 void rp_grammar_service_destroy(struct rp_grammar_service *service);
 /* Adds its metrics to a registry that the service outlives. */

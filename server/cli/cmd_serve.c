@@ -133,8 +133,8 @@ static void start_power(struct serve *serve) {
         .tokens = &rp_engine_metrics(serve->stack.engine)->generation_tokens,
         .ring = rp_recorder_add(rp_server_recorder(serve->server), "power", RP_RECORDER_SMALL)};
     if (rp_power_start(&config, &serve->power, &err) != RP_OK)
-        rp_log(RP_LOG_INFO, "power of the %s is not available: %s", rapl_dir ? "CPU" : "GPU",
-               err.text);
+        rp_log(rapl_dir ? RP_LOG_DEBUG : RP_LOG_INFO, "power of the %s is not available: %s",
+               rapl_dir ? "CPU" : "GPU", err.text);
 }
 
 /* Templates are optional: if the model's own cannot be read, only the chat route is disabled; an

@@ -44,12 +44,6 @@ static const struct single of_requests[] = {
     {HISTOGRAM("reprise_inter_token_latency_seconds", "seconds",
                "Time between two tokens of a request, when the engine read them."),
      AT(inter_token)},
-    {HISTOGRAM(
-         "reprise_inter_token_write_seconds", "seconds",
-         "Time between two tokens of a stream when the kernel took them for the socket; longer "
-         "than the inter-token latency where the client or the loop thread is late. Tokens "
-         "taken together: 0 after the first."),
-     AT(inter_write)},
 };
 static const struct rp_metric_family prompt_tokens =
     HISTOGRAM("reprise_request_prompt_tokens", NULL, "Prompt tokens of a request.");
@@ -67,6 +61,12 @@ static const struct {
     const double *bounds;
     uint32_t count;
 } projected[] = {
+    {HISTOGRAM(
+         "reprise_inter_token_write_seconds", "seconds",
+         "Time between two tokens of a stream when the kernel took them for the socket; longer "
+         "than the inter-token latency where the client or the loop thread is late. Tokens "
+         "taken together: 0 after the first."),
+     AT(inter_write), mean_bounds, RP_ARRAY_COUNT(mean_bounds)},
     {HISTOGRAM("reprise_time_per_output_token_seconds", "seconds",
                "Mean time between the tokens of a request that finished, from its first to its "
                "last."),

@@ -221,7 +221,7 @@ ERRORS = [  # fields, kind, param, code
      openai.BadRequestError, "messages[0].content", "invalid_value"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools", "unsupported_parameter"),
     ({"functions": [{"name": "f"}]}, openai.BadRequestError, "functions", "unsupported_parameter"),
-    ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format", "unsupported_parameter"),
+    ({"response_format": {"type": "grammar"}}, openai.BadRequestError, "response_format.type", "unsupported_parameter"),
     ({"modalities": ["text", "audio"]}, openai.BadRequestError, "modalities", "unsupported_parameter"),
     ({"n": 9}, openai.BadRequestError, "n", "out_of_range"),
     ({"temperature": -1}, openai.BadRequestError, "temperature", "out_of_range"),
