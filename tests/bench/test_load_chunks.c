@@ -224,6 +224,11 @@ static void usage_is_read_with_its_cached_tokens(void **state) {
     assert_int_equal(chunk.prompt_tokens, 12);
     assert_int_equal(chunk.completion_tokens, 7);
     assert_int_equal(chunk.cached_tokens, 8);
+    /* A count that is no uint32_t is skipped, however many digits it has. */
+    assert_true(read_chunk("{\"usage\":{\"prompt_tokens\":99999999999999,\"completion_tokens\":3}}",
+                           &chunk, &text));
+    assert_int_equal(chunk.prompt_tokens, 0);
+    assert_int_equal(chunk.completion_tokens, 3);
     assert_true(read_chunk("{\"usage\":{\"prompt_tokens\":1e3,\"completion_tokens\":-5,"
                            "\"prompt_tokens_details\":null}}",
                            &chunk, &text));
@@ -257,7 +262,6 @@ static void what_is_no_chunk_is_refused(void **state) {
                                         "{\"a\":[}",
                                         "{\"choices\":[{\"text\":\"x\" \"y\"",
                                         "<html>",
-                                        "{\"usage\":{\"prompt_tokens\":99999999999999}}",
                                         "{\"error\":{\"message\":\"a\"",
                                         "{a:1}",
                                         "{\"a\":}"};

@@ -129,8 +129,9 @@ static void test_a_thread_is_found_in_the_function_that_it_computes_in(void **st
 }
 
 struct second {
-    sem_t began;
-    int status;
+    sem_t began; /* a thread that starts blocks signals, and is not sampled */
+    _Atomic bool stop;
+    int status; /* of a sampling that was not refused */
 };
 
 static void *sample_long(void *arg) {
@@ -138,8 +139,10 @@ static void *sample_long(void *arg) {
     struct second *second = arg;
     struct rp_error err = {0};
     sem_post(&second->began);
-    /* The other one may have come first. */
-    while ((second->status = rp_stacks_sample(&other, 0.2, 99, &err)) == RP_STATUS_IN_USE) {
+    while (!second->stop) {
+        int status = rp_stacks_sample(&other, 0.02, 99, &err);
+        if (status != RP_STATUS_IN_USE)
+            second->status = status;
     }
     return NULL;
 }
@@ -156,10 +159,11 @@ static void test_there_is_one_sampling_at_a_time(void **state) {
     while ((status = rp_stacks_sample(&stacks, 0.001, 99, &err)) == RP_OK) {
     }
     assert_int_equal(status, RP_STATUS_IN_USE);
+    second.stop = true;
     pthread_join(thread, NULL);
+    sem_destroy(&second.began);
     assert_int_equal(second.status, RP_OK);
     assert_int_equal(rp_stacks_sample(&stacks, 0.001, 99, &err) == RP_STATUS_IN_USE, false);
-    sem_destroy(&second.began);
 }
 
 static void test_a_late_signal_changes_nothing(void **state) {
