@@ -87,6 +87,7 @@ static const struct rule rules[] = {
 
     {"openat", RP_SANDBOX_FILES | RP_SANDBOX_DRIVER, 0, 0, 0},
     {"open", RP_SANDBOX_FILES | RP_SANDBOX_DRIVER, 0, 0, 0},
+    {"symlink", RP_SANDBOX_DRIVER, 0, 0, 0}, /* /dev/char, driver 580 */
     {"rename", RP_SANDBOX_FILES | RP_SANDBOX_DRIVER, 0, 0, 0},
     {"unlink", RP_SANDBOX_FILES | RP_SANDBOX_DRIVER | RP_SANDBOX_UNLINK, 0, 0, 0},
     {"fsync", RP_SANDBOX_FILES, 0, 0, 0},

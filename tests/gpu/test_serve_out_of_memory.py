@@ -64,7 +64,7 @@ def start_with(left):
 def check_starts(hog, needed):
     """From too little for a context to enough: each start serves, or says what is missing."""
     codes = []
-    for share in (0.05, 0.3, 0.6, 0.8, 0.9, 0.95, 1.0, 1.05, 1.3):
+    for share in (0.05, 0.3, 0.6, 0.9, 1.0, 1.1, 1.3, 2, 4):
         hog.leave(int(needed * share))
         code, lines = start_with(int(needed * share))
         assert code in (0, 4), (share, code, lines)
