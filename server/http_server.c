@@ -205,6 +205,7 @@ static void drain_events(struct rp_server *server) {
     uint32_t count = 0;
     for (; rp_engine_next_event(server->serving.engine, &event); count++)
         rp_completion_event(server, &event);
+    rp_grammar_flush(server->grammars);
     if (count)
         rp_server_span(server, RP_TRACE_EVENTS, begin_ns, count);
 }

@@ -226,6 +226,7 @@ static void submit(struct rp_completion *c) {
             c->open_count++;
         }
     }
+    rp_grammar_flush(server->grammars);
     if (status == RP_STATUS_FULL) {
         rp_counter_add(&server->metrics.rejected[RP_REJECTED_QUEUE_FULL], 1);
         rp_completion_fail_text(c, 429, "queue_full",

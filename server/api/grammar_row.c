@@ -6,13 +6,20 @@
 
 #include <string.h>
 
+enum { BATCH = 32 }; /* rows that a mask thread takes at once */
+
+struct made_mask {
+    enum rp_grammar_row_status status;
+    double seconds;
+};
+
 struct rp_grammar_row {
     struct rp_sample_hold hold;
     struct rp_grammar_service *service;
     struct rp_grammar_entry *entry;
     struct rp_request *request;  /* alive while the row is not closed */
-    struct rp_grammar_row *next; /* in the queue */
-    bool busy, closed;           /* queued or with a mask thread; the loop has let go of it */
+    struct rp_grammar_row *next; /* handed over or in the queue */
+    bool busy, closed;           /* handed over to mask threads; no longer used by the loop */
     _Atomic int status;          /* enum rp_grammar_row_status */
     uint32_t state;              /* before `token` */
     uint32_t index;              /* tokens of the answer so far, `token` included */
@@ -92,56 +99,78 @@ static void publish(struct rp_grammar_row *row, enum rp_grammar_row_status statu
     atomic_store_explicit(&row->request->cancelled, true, memory_order_relaxed);
 }
 
-/* Under the queue's lock. */
-static struct rp_grammar_row *next_row(struct rp_grammar_service *service) {
-    while (!service->first && !service->stopping)
+/* Under the queue's lock: an equal share of the waiting rows, at least one; 0: the service stops. */
+static uint32_t take_rows(struct rp_grammar_service *service, struct rp_grammar_row **rows) {
+    while (!service->queued && !service->stopping)
         pthread_cond_wait(&service->wake, &service->queue_lock);
-    struct rp_grammar_row *row = service->first;
-    if (row)
-        service->first = row->next;
-    if (!service->first)
-        service->last = NULL;
-    return row;
+    uint32_t count = RP_MIN(RP_CEIL_DIV(service->queued, service->thread_count), (uint32_t)BATCH);
+    for (uint32_t i = 0; i < count; i++) {
+        rows[i] = service->first;
+        service->first = rows[i]->next;
+    }
+    service->queued -= count;
+    return count;
 }
 
+/* Under the queue's lock. */
+static void finish_rows(struct rp_grammar_service *service, struct rp_grammar_row **rows,
+                        const struct made_mask *masks, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        rp_histogram_observe(&service->metrics.mask, masks[i].seconds);
+        if (!rows[i]->closed)
+            publish(rows[i], masks[i].status);
+        rows[i]->busy = false;
+        if (rows[i]->closed)
+            row_free(rows[i]);
+    }
+}
+
+/* Takes several rows at once: a futex call for each row would cost more than its mask. */
 static void *run(void *ctx) {
     struct rp_grammar_service *service = ctx;
-    struct rp_grammar_row *row;
+    struct rp_grammar_row *rows[BATCH];
+    struct made_mask masks[BATCH];
+    uint32_t count;
     rp_thread_begin("rp-grammar", RP_THREAD_HOST);
     pthread_mutex_lock(&service->queue_lock);
-    while ((row = next_row(service))) {
-        if (!row->closed) {
-            pthread_mutex_unlock(&service->queue_lock);
+    while ((count = take_rows(service, rows))) {
+        pthread_mutex_unlock(&service->queue_lock);
+        for (uint32_t i = 0; i < count; i++) {
             uint64_t begin_ns = rp_clock_ns();
-            enum rp_grammar_row_status status = make_mask(row);
-            double seconds = (double)(rp_clock_ns() - begin_ns) / 1e9;
-            pthread_mutex_lock(&service->queue_lock);
-            rp_histogram_observe(&service->metrics.mask, seconds);
-            if (!row->closed) {
-                publish(row, status);
-                rp_engine_notify(service->config.engine);
-            }
+            masks[i].status = make_mask(rows[i]);
+            masks[i].seconds = (double)(rp_clock_ns() - begin_ns) / 1e9;
         }
-        row->busy = false;
-        if (row->closed)
-            row_free(row);
+        pthread_mutex_lock(&service->queue_lock);
+        finish_rows(service, rows, masks, count);
+        rp_engine_notify(service->config.engine);
     }
     pthread_mutex_unlock(&service->queue_lock);
     rp_thread_end();
     return NULL;
 }
 
-static void enqueue(struct rp_grammar_row *row) {
+/* Loop: the row goes to the mask threads with the next flush. */
+static void hand_over(struct rp_grammar_row *row) {
     struct rp_grammar_service *service = row->service;
-    pthread_mutex_lock(&service->queue_lock);
     row->busy = true;
-    row->next = NULL;
-    if (service->last)
-        service->last->next = row;
-    else
+    row->next = service->handed_over;
+    service->handed_over = row;
+}
+
+void rp_grammar_flush(struct rp_grammar_service *service) {
+    struct rp_grammar_row *row = service->handed_over;
+    if (!row)
+        return;
+    service->handed_over = NULL;
+    pthread_mutex_lock(&service->queue_lock);
+    while (row) {
+        struct rp_grammar_row *next = row->next;
+        row->next = service->first;
         service->first = row;
-    service->last = row;
-    pthread_cond_signal(&service->wake);
+        service->queued++;
+        row = next;
+    }
+    pthread_cond_broadcast(&service->wake);
     pthread_mutex_unlock(&service->queue_lock);
 }
 
@@ -171,7 +200,7 @@ struct rp_grammar_row *rp_grammar_row_open(struct rp_grammar_service *service,
     pthread_mutex_unlock(&service->lock);
     row->state = rp_matcher_start(entry->matcher);
     request->hold = &row->hold;
-    enqueue(row);
+    hand_over(row);
     return row;
 }
 
@@ -180,7 +209,7 @@ bool rp_grammar_row_take(struct rp_grammar_row *row, int32_t token) {
         return false;
     row->token = token;
     row->index++;
-    enqueue(row);
+    hand_over(row);
     return true;
 }
 
@@ -240,6 +269,7 @@ void rp_grammar_service_set_model(struct rp_grammar_service *service,
 void rp_grammar_service_destroy(struct rp_grammar_service *service) {
     if (!service)
         return;
+    rp_grammar_flush(service);
     pthread_mutex_lock(&service->queue_lock);
     service->stopping = true;
     pthread_cond_broadcast(&service->wake);

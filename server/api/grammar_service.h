@@ -76,6 +76,10 @@ enum rp_grammar_row_status {
 
 struct rp_grammar_row;
 
+/* Loop: hands the opened rows and taken tokens since the last flush to the mask threads. Call after
+ * each batch of events and after submitting. */
+void rp_grammar_flush(struct rp_grammar_service *service);
+
 /* Loop: sets request->hold and starts on the mask of the first token. The other fields of the
  * request must be set; it must be valid until close. Keeps a reference to the entry. NULL: no
  * memory. */

@@ -40,8 +40,11 @@ struct rp_grammar_service {
 
     pthread_mutex_t queue_lock; /* what follows, and the rows' queue fields */
     pthread_cond_t wake;
-    struct rp_grammar_row *first, *last; /* rows that wait for a mask */
+    struct rp_grammar_row *first; /* rows that wait for a mask, in any order */
+    uint32_t queued;
     bool stopping;
+
+    struct rp_grammar_row *handed_over; /* loop: rows until the next flush */
 
     pthread_t threads[RP_GRAMMAR_THREADS_MAX];
     uint32_t thread_count;
