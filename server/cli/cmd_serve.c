@@ -132,8 +132,10 @@ static void start_power(struct serve *serve) {
         .publish_ctx = serve->stack.engine,
         .tokens = &rp_engine_metrics(serve->stack.engine)->generation_tokens,
         .ring = rp_recorder_add(rp_server_recorder(serve->server), "power", RP_RECORDER_SMALL)};
+    /* Few CPUs have readable counters: no news unless a directory was given. */
+    bool is_expected = rapl_dir && strcmp(rapl_dir, RP_RAPL_DIR) == 0;
     if (rp_power_start(&config, &serve->power, &err) != RP_OK)
-        rp_log(rapl_dir ? RP_LOG_DEBUG : RP_LOG_INFO, "power of the %s is not available: %s",
+        rp_log(is_expected ? RP_LOG_DEBUG : RP_LOG_INFO, "power of the %s is not available: %s",
                rapl_dir ? "CPU" : "GPU", err.text);
 }
 

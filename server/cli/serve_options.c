@@ -55,7 +55,7 @@ static const struct rp_flag serve_flags[] = {
      "idle connections are closed after this"},
     {"price-per-hour", RP_FLAG_REAL, AT(price_per_hour), "PRICE", 0, 1e9, "0",
      "price of this machine, in any currency: requests and /metrics show their cost; 0: none"},
-    {"rapl-dir", RP_FLAG_TEXT, AT(rapl_dir), "DIR", 0, 0, "/sys/class/powercap",
+    {"rapl-dir", RP_FLAG_TEXT, AT(rapl_dir), "DIR", 0, 0, RP_RAPL_DIR,
      "where the energy counters of the CPU are, for --device cpu; empty: not read"},
     {"slo-ttft-ms", RP_FLAG_REAL, AT(slo_ttft_ms), "MS", 0, 1e9, "0",
      "objective: first byte of a request to its first token; 0: none"},
