@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/threads.h"
-#include "device/rapl.h"
 #include "metrics/exposition.h"
 #include "metrics/tick.h"
 

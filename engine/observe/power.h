@@ -11,6 +11,7 @@
 #define RP_ENGINE_POWER_H
 
 #include "device/nvml.h"
+#include "device/rapl.h"
 #include "metrics/metrics.h"
 #include "metrics/trace_ring.h"
 

@@ -99,7 +99,7 @@ static void publish(struct rp_grammar_row *row, enum rp_grammar_row_status statu
     atomic_store_explicit(&row->request->cancelled, true, memory_order_relaxed);
 }
 
-/* Under the queue's lock: an equal share of the waiting rows, at least one; 0: the service stops. */
+/* Under the queue's lock: an equal share of the waiting rows; 0: the service stops. */
 static uint32_t take_rows(struct rp_grammar_service *service, struct rp_grammar_row **rows) {
     while (!service->queued && !service->stopping)
         pthread_cond_wait(&service->wake, &service->queue_lock);

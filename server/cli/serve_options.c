@@ -1,5 +1,7 @@
 #include "server/cli/serve_options.h"
 
+#include "engine/observe/power.h"
+
 #define AT(field) offsetof(struct rp_serve_options, field)
 
 static const struct rp_flag serve_flags[] = {

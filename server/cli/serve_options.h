@@ -37,8 +37,6 @@ struct rp_engine_options {
     bool allow_noncausal;
 };
 
-#define RP_RAPL_DIR "/sys/class/powercap"
-
 struct rp_serve_options {
     struct rp_engine_options engine;
     const char *host, *served_model_name, *api_key, *api_key_file, *admin_host, *chat_template;
