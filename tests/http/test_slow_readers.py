@@ -71,10 +71,11 @@ def test_the_time_between_tokens_at_the_socket():
 
 def test_tokens_that_wait_for_the_client_count_when_the_kernel_takes_them():
     with Server("--max-model-len", "200000", env={"FAKE_STEP_US": "20", "FAKE_STREAM_BYTES": "100000000", "FAKE_TIMEOUT_MS": "600000"}) as server:
-        client = open_stream(server, 60000, "late")  # more than the kernel buffers
-        server.until(lambda: server.metric("reprise_generated_tokens_total") >= 60000, "all were generated")
+        client = open_stream(server, 40000, "late")  # more than the kernel buffers
+        server.until(lambda: server.metric("reprise_generated_tokens_total") >= 40000, "all were generated")
         before = server.metric("reprise_inter_token_write_seconds_count")
-        assert before < 59999, before
+        assert before < 39999, before
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)  # the rest need not be slow
         assert read_all(client).endswith(b"0\r\n\r\n")
         client.close()
         assert record(server, "late")["inter_token"]["worst_write_seconds"] > 0
