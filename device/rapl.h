@@ -16,7 +16,7 @@ struct rp_rapl {
     uint64_t total_uj; /* since open */
     struct rp_rapl_package {
         int fd;
-        uint64_t last_uj, range_uj; /* the counter begins anew after range_uj */
+        uint64_t last_uj, range_uj; /* the counter restarts after range_uj */
     } packages[RP_RAPL_PACKAGES_MAX];
 };
 

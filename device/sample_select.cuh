@@ -156,7 +156,7 @@ struct select_memory {
     uint32_t counts[BINS], chosen, count_before;
 };
 
-/* Where a bin is cut: behind `count` candidates, or, when count is 0, behind the first with which
+/* Where a bin is cut: after `count` candidates, or, when count is 0, after the first with which
  * `before` plus the bin's probabilities is not below `threshold`. */
 struct cut_rule {
     uint32_t bin, count;

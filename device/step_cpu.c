@@ -25,7 +25,7 @@ static bool add_logit_rows(const struct rp_step_view *view, uint32_t row, uint32
     return true;
 }
 
-/* Which tokens the row's logits are to be scored for: the one behind each of its own. */
+/* Which tokens the row's logits are to be scored for: the one after each of its own. */
 static void add_targets(const struct rp_step_view *view, const struct rp_step_row *row) {
     struct rp_live_counts *counts = view->counts;
     uint32_t count = row->token_count - ((row->flags & RP_ROW_SAMPLE) ? 1 : 0);

@@ -27,7 +27,7 @@ __device__ __forceinline__ float rp_scaled(int32_t sum, float scale) {
     return __fmul_rn(__int2float_rn(sum), scale);
 }
 
-/* Prefetches the weights' scales, one line per thread: behind full memory queues they would arrive
+/* Prefetches the weights' scales, one line per thread: in full memory queues they would arrive
  * late. They are constants, so this may run before the wait. */
 __device__ __forceinline__ void rp_scales_prefetch(const float *scales, uint32_t count) {
     uint32_t at = threadIdx.x * 32;

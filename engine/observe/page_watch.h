@@ -20,7 +20,7 @@ struct rp_scheduler;
 struct rp_page_watch {
     struct rp_gauge pending, host_total, host_free, wasted_tokens, peak_held, peak_host;
     uint64_t waste_ns;            /* when wasted_tokens were counted */
-    _Atomic bool reset;           /* the peaks begin anew; taken by the engine thread */
+    _Atomic bool reset;           /* the peaks restart; taken by the engine thread */
     _Atomic bool noting;          /* the history is on */
     struct rp_trace_ring history; /* of RP_TRACE_PAGE events; written while `noting` */
     struct rp_page_life life;

@@ -36,7 +36,7 @@ struct rp_conn {
     struct rp_buffer in;     /* received, not parsed */
     size_t in_used;
     struct rp_head_scan scan;
-    bool in_trailers; /* behind the last chunk */
+    bool in_trailers; /* after the last chunk */
     struct rp_http_head head;
     struct rp_buffer body;
     uint64_t body_raw_bytes; /* including chunk headers */

@@ -158,7 +158,7 @@ static void walk_lex(struct walk *w, const struct trie_part *part, uint32_t rx, 
     } stack[TRIE_DEPTH_MAX + 1];
     struct rp_grammar *g = w->g;
     const struct trie_node *nodes = part->nodes;
-    uint32_t depth = 0, after = 0, visits = 0; /* after: the state behind; 0: not made yet */
+    uint32_t depth = 0, after = 0, visits = 0; /* after: the state after it; 0: not made yet */
     stack[0].end = part->count;
     stack[0].rx = rx;
     for (uint32_t i = 1; i < part->count;) {
@@ -298,7 +298,7 @@ static void mask_chars(struct walk *w, struct node chars, uint32_t tail) {
     merge(w, trie->inside);
     uint32_t after = g_step(w->g, g_state(w->g, tail), '"');
     for (uint32_t i = 0; i < trie->exit_count && after != NODE_NONE; i++)
-        /* without a character the exit belongs to the alternative behind */
+        /* without a character the exit belongs to the following alternative */
         if (trie->exits[i].chars > 0 && trie->exits[i].chars >= chars.lo)
             leave(w, trie->rest.nodes, trie->exits[i].node, after);
     spend(w, trie->exit_count);

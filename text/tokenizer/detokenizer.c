@@ -161,7 +161,7 @@ static void push_byte(struct rp_detokenizer *d, unsigned char byte, struct rp_bu
             emit(d, REPLACEMENT, 3, out);
             return;
         }
-        drop_pending(d, out); /* and the byte begins anew */
+        drop_pending(d, out); /* and the byte starts again */
     }
 }
 
