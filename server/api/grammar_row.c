@@ -117,11 +117,11 @@ static void finish_rows(struct rp_grammar_service *service, struct rp_grammar_ro
                         const struct made_mask *masks, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         rp_histogram_observe(&service->metrics.mask, masks[i].seconds);
-        if (!rows[i]->closed)
-            publish(rows[i], masks[i].status);
-        rows[i]->busy = false;
+        rows[i]->busy = false; /* before the release: after it the loop may hand over again */
         if (rows[i]->closed)
             row_free(rows[i]);
+        else
+            publish(rows[i], masks[i].status);
     }
 }
 
