@@ -62,11 +62,11 @@ static void make_model(enum rp_family family, enum rp_dtype dtype) {
                                      .vocab = VOCAB,
                                      .max_position = 128,
                                      .norm_eps = 1e-5f,
-                                     .rope_theta = 10000.0,
+                                     .rope = {.theta = 10000.0},
                                      .bos_id = RP_ID_NONE};
     config.tied = family == RP_FAMILY_LLAMA;
     config.qkv_bias = family == RP_FAMILY_QWEN2;
-    config.qk_norm = family == RP_FAMILY_QWEN3;
+    config.qk_norm = family == RP_FAMILY_QWEN3 ? RP_QK_NORM_HEAD : RP_QK_NORM_NONE;
     config.window = family == RP_FAMILY_MISTRAL || family == RP_FAMILY_GEMMA2 ? 7 : 0;
     if (family == RP_FAMILY_GEMMA2) {
         config.tied = config.post_norms = config.embed_scaled = true;
