@@ -20,15 +20,18 @@ static void configure2(struct rp_config_reader *reader, struct rp_model_config *
     config->qkv_bias = config->o_bias = rp_config_bool(reader, "bias", true);
 }
 
-/* Two names for each of the biases; the MLP's is that of o. */
+/* Two names for each of the switches, which must agree. */
 static void configure3(struct rp_config_reader *reader, struct rp_model_config *config) {
     rp_config_activation(reader, "hidden_act", "silu", config);
-    rp_config_attention_bias(reader, config);
-    bool qkv = rp_config_bool(reader, "qkv_bias", config->qkv_bias);
-    bool mlp = rp_config_bool(reader, "mlp_bias", false);
-    if (rp_config_bool(reader, "bias", mlp) != qkv)
+    bool biased =
+        rp_config_bool(reader, "qkv_bias", rp_config_bool(reader, "attention_bias", false));
+    static const char *const keys[] = {"attention_bias", "mlp_bias", "bias"};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(keys); i++)
+        if (rp_config_bool(reader, keys[i], biased) != biased)
+            rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, keys[i], "must be as qkv_bias");
+    if (biased && !rp_config_get(reader, "bias") && !rp_config_get(reader, "mlp_bias"))
         rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, "bias", "must be as qkv_bias");
-    config->qkv_bias = config->o_bias = config->mlp_bias = qkv;
+    config->qkv_bias = config->o_bias = config->mlp_bias = biased;
 }
 
 const struct rp_model_family rp_family_internlm2 = {

@@ -6,6 +6,7 @@
 #include "model/weights_internal.h"
 #include "text/json_file.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct loader {
@@ -162,6 +163,26 @@ static int check_tied_head(const struct loader *loader) {
     return status;
 }
 
+/* A bias in the files that the configuration switches off would be dropped silently. */
+static int check_unused_biases(const struct loader *loader, const struct rp_model *model) {
+    const struct rp_model_family *family = rp_model_family(loader->config->family);
+    char name[96];
+    for (uint32_t layer = 0; layer < loader->config->layers; layer++)
+        for (uint32_t i = 0; i < family->tensor_count; i++) {
+            const struct rp_tensor_rule *rule = &family->tensors[i];
+            if (!ends_in(rule->name, ".bias") || rp_model_weight(model, rule->role, layer))
+                continue;
+            snprintf(name, sizeof name, "model.layers.%u.%s", layer, rule->name);
+            const struct rp_safetensor *tensor = rp_safetensors_find(loader->files, name);
+            if (tensor)
+                return rp_error_set(loader->err, RP_STATUS_FORMAT,
+                                    "%s: tensor %s is there, but config.json says that there is no "
+                                    "such bias",
+                                    rp_safetensors_file(loader->files, tensor), name);
+        }
+    return RP_OK;
+}
+
 static int read_vector(void *ctx, const struct rp_weight_part *part) {
     struct loader *loader = ctx;
     if (rp_weight_is_matrix(part->weight))
@@ -175,6 +196,8 @@ static int check_all(struct loader *loader) {
     if (status != RP_OK)
         return status;
     status = rp_weight_parts(&shapes, check_part, loader);
+    if (status == RP_OK)
+        status = check_unused_biases(loader, &shapes);
     rp_model_deinit(&shapes);
     if (status == RP_OK)
         status = check_tied_head(loader);

@@ -185,10 +185,11 @@ static void make_model(const struct model_case *wanted) {
                                      .window = wanted->window,
                                      .tied = wanted->tied,
                                      .qkv_bias = wanted->family == RP_FAMILY_QWEN2,
-                                     .qk_norm = wanted->family == RP_FAMILY_QWEN3,
+                                     .qk_norm = wanted->family == RP_FAMILY_QWEN3 ? RP_QK_NORM_HEAD
+                                                                                  : RP_QK_NORM_NONE,
                                      .max_position = POSITIONS,
                                      .norm_eps = 1e-5f,
-                                     .rope_theta = 10000.0,
+                                     .rope = {.theta = 10000.0},
                                      .bos_id = RP_ID_NONE,
                                      .quantization = wanted->scheme,
                                      .quantize_head = wanted->head};
