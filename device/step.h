@@ -111,7 +111,7 @@ enum rp_step_row_flags {
     /* All its tokens (of a prompt) get logits: each but a sampling last one scores the token after
      * it. The prompt ring has one more token than the row for the last of them. */
     RP_ROW_SCORE = 4,
-    /* Late flags only. The ids that its token may be are those of mask flags >> RP_ROW_MASK_SHIFT of
+    /* Late flags only. Its token is one of the ids of mask flags >> RP_ROW_MASK_SHIFT of
      * the mask pool, not the slot's; needs RP_FEATURE_ALLOWED. */
     RP_ROW_MASK = 8,
     /* The row gets no token, and its slot is finished. */
