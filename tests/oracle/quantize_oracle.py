@@ -345,7 +345,8 @@ def main():
     for scheme, family, dtype in (("fp8", "llama", "bf16"), ("int8", "qwen2", "f32"), ("fp8", "gemma2", "f32")):
         with tempfile.TemporaryDirectory() as parent:
             check_gptq(parent, scheme, family, dtype)
-    for scheme in ("fp8", "int8"):
+    # A build with sanitizers sees the same code with the small models above.
+    for scheme in ("fp8", "int8") if os.path.basename(os.path.dirname(BIN)) not in ("asan", "tsan") else ():
         with tempfile.TemporaryDirectory() as parent:
             check_demo(parent, scheme)
     with tempfile.TemporaryDirectory() as parent:
