@@ -18,7 +18,7 @@ enum rp_weight_span {
     RP_SPAN_V,
     RP_SPAN_GATE, /* of RP_WEIGHT_GATE_UP and its bias */
     RP_SPAN_UP,
-    RP_SPAN_EACH_HEAD /* of RP_WEIGHT_Q_NORM, K_NORM: a tensor per head, its number in place of '*' */
+    RP_SPAN_EACH_HEAD /* of the norms of q and k: a tensor per head, its number in place of '*' */
 };
 
 /* The order of q's, k's and v's rows in the tensors, where it is not ours. */

@@ -1,5 +1,5 @@
-/* Gemma 3, text: Gemma 2 without caps on scores, with norms of q and k, five layers with a window for
- * each one without, and RoPE of another theta in these five. */
+/* Gemma 3, text: Gemma 2 without caps on scores, with norms of q and k, five layers with a
+ * window for each one without, and RoPE of another theta in these five. */
 #include "model/config_reader.h"
 #include "model/network.h"
 
