@@ -41,8 +41,8 @@ void rp_hub_model_dir(const char *cache, const char *id, char *out, size_t size)
 bool rp_hub_find_commit(const char *model_dir, const char *revision, char out[41]);
 
 /* For commands that take a model: where *path does not exist and is org/name[@revision], it becomes
- * the snapshot in the cache (valid until the fourth call from now), or its only GGUF file. RP_OK and
- * *path as it was for anything else; NOT_FOUND when the cache has no such model. */
+ * the snapshot in the cache (valid until the fourth call from now), or its only GGUF file. For
+ * anything else RP_OK, and *path stays as it was; NOT_FOUND when the cache has no such model. */
 int rp_model_locate(const char **path, struct rp_error *err) RP_MUST_USE;
 
 #endif

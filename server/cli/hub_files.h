@@ -33,8 +33,8 @@ struct rp_hub_file *rp_hub_listing_find(const struct rp_hub_listing *listing, co
 
 /* Marks what is wanted. include: patterns with commas between them; "": configuration, tokenizer,
  * templates, and the weights: model.safetensors, or what its index names (then *out_index is the
- * index, and the caller adds the shards by rp_hub_files_add_shards), or the only GGUF file (all parts
- * of a split). */
+ * index, and the caller adds the shards by rp_hub_files_add_shards), or the only GGUF file (all
+ * parts of a split). */
 int rp_hub_files_choose(struct rp_hub_listing *listing, const char *include,
                         struct rp_hub_file **out_index, struct rp_error *err) RP_MUST_USE;
 int rp_hub_files_add_shards(struct rp_hub_listing *listing, const char *index, size_t len,

@@ -1,7 +1,7 @@
 /* Unigram: the segmentation with the highest sum of scores, by Viterbi over the ends of pieces. The
  * sums are doubles as in the package tokenizers, or floats as in SentencePiece, and a tie keeps the
- * piece that was found first, so that ids are equal. Each position walks the trie at most as deep as
- * the longest piece. */
+ * piece that was found first, so that ids are equal. Each position walks the trie at most as deep
+ * as the longest piece. */
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_internal.h"
 
