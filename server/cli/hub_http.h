@@ -26,8 +26,8 @@ int rp_hub_http_open(struct rp_error *err) RP_MUST_USE;
 int rp_hub_http_get(const char *url, const char *token, struct rp_buffer *out,
                     struct rp_hub_reply *reply) RP_MUST_USE;
 /* Appends to the file from byte `from` on, which the request names as a range; when the server
- * sends all instead, the file is truncated first. *received counts the bytes of the file. `most`: more is
- * an error. */
+ * sends all instead, the file is truncated first. *received counts the bytes of the file. More than
+ * `most` bytes are an error. */
 int rp_hub_http_download(const char *url, const char *token, int fd, uint64_t from, uint64_t most,
                          _Atomic uint64_t *received, struct rp_hub_reply *reply) RP_MUST_USE;
 

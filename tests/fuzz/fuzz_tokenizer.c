@@ -1,6 +1,7 @@
 /* fuzz_tokenizer.c - any bytes as a tokenizer.json and, after a NUL, as a tokenizer_config.json and
- * a text; or, after an M, as a tokenizer_config.json and, after a NUL, a tokenizer.model. A tokenizer that loads gives ids below its vocabulary's size for any text, and decodes
- * them to valid UTF-8. */
+ * a text; or, after an M, as a tokenizer_config.json and, after a NUL, a tokenizer.model. A
+ * tokenizer that loads gives ids below its vocabulary's size for any text, and decodes them to
+ * valid UTF-8. */
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "tests/fuzz/fuzz_input.h"
