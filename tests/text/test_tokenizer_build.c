@@ -70,7 +70,8 @@ static void test_neighbors_of_the_highest_score_are_joined_first(void **state) {
     assert_string_equal(encode(f, "bab", false), "3 5 6");   /* not at the start */
     assert_string_equal(encode(f, "bbb", false), "3 5 5 5"); /* bb is unused: cut again */
     assert_string_equal(encode(f, "a<user>b", false), "7 8 5");
-    assert_string_equal(encode(f, "a!c", false), "7 11 0"); /* a byte; no piece and no byte */
+    assert_string_equal(encode(f, "a!", false), "7 11");  /* no piece: its byte */
+    assert_string_equal(encode(f, "a?!?", false), "7 0"); /* some byte has no token */
     assert_string_equal(encode(f, "<s>a</s>", true), "1 1 7 2");
     const int32_t ids[] = {1, 7, 3, 5, 11};
     assert_string_equal(decode(f, ids, 5), "a b!");
