@@ -94,7 +94,14 @@ static void emit_path(struct rp_tokenizer_scratch *s, const char *text, size_t l
         } else {
             while (end < len && best[best[end].next].id == s->tok->unk_id)
                 end = best[end].next;
-            rp_tok_emit_unknown(s, text + at, end - at);
+            /* The package looks the run up again: a text may spell the unknown token. */
+            int32_t id = s->tok->float_scores
+                             ? -1
+                             : rp_tok_map_find(&s->tok->piece_map, s->tok, text + at, end - at);
+            if (id >= 0)
+                rp_tok_emit(s, id);
+            else
+                rp_tok_emit_unknown(s, text + at, end - at);
         }
         at = end;
     }
