@@ -213,7 +213,7 @@ struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_r
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
 /* Rejects paths that are not a model directory, with the reason: a path that does not exist, GGUF,
- * a LoRA adapter, a SentencePiece tokenizer alone. */
+ * a LoRA adapter. */
 int rp_model_dir_check(const char *path, struct rp_error *err) RP_MUST_USE;
 
 /* Reads config.json and generation_config.json. */
