@@ -116,21 +116,27 @@ static float plain_value(uint32_t type, const unsigned char *in) {
     return type == RP_BLOCK_BF16 ? rp_bf16_to_f32(half) : rp_f16_to_f32(half);
 }
 
+uint32_t rp_blocks_split(uint32_t type, const unsigned char *block, int8_t *codes, float *scale,
+                         float *minimum) {
+    _Alignas(16) unsigned char moved[RP_BLOCK_BYTES_MAX];
+    memset(minimum, 0, 16 * sizeof *minimum);
+    memcpy(moved, block, rp_block_info(type).bytes);
+    move_fifth_bits(type, moved, false);
+    rp_block_decode(type, moved, 1, lookup, codes, scale, minimum);
+    return rp_block_group(type);
+}
+
 void rp_blocks_to_f32(uint32_t type, const unsigned char *blocks, size_t count, float *out) {
     struct rp_block_info info = rp_block_info(type);
     RP_ASSERT(info.values != 0);
     for (size_t b = 0; b < count; b++, blocks += info.bytes, out += info.values) {
-        _Alignas(16) unsigned char block[RP_BLOCK_BYTES_MAX];
         int8_t codes[RP_BLOCK_VALUES_MAX];
         float scale[16], minimum[16];
         if (info.values == 1) {
             *out = plain_value(type, blocks);
             continue;
         }
-        memcpy(block, blocks, info.bytes);
-        move_fifth_bits(type, block, false);
-        rp_block_decode(type, block, 1, lookup, codes, scale, minimum);
-        uint32_t group = rp_block_group(type);
+        uint32_t group = rp_blocks_split(type, blocks, codes, scale, minimum);
         for (uint32_t k = 0; k < info.values; k++) {
             float value = scale[k / group] * (float)codes[k];
             out[k] = rp_block_has_min(type) ? value - minimum[k / group] : value;

@@ -28,6 +28,11 @@ static inline size_t rp_blocks_row_bytes(uint32_t type, size_t cols) {
 /* The values of `count` blocks of one row. */
 void rp_blocks_to_f32(uint32_t type, const unsigned char *blocks, size_t count, float *out);
 
+/* The integers, scales and minima of one block; minimum[] is 0 where the type has none. Of a type
+ * with scales only. Returns the values of a group. */
+uint32_t rp_blocks_split(uint32_t type, const unsigned char *block, int8_t *codes, float *scale,
+                         float *minimum);
+
 /* False: a scale (of the types without scales: a value) is a NaN or an infinity, in block
  * *out_bad. */
 bool rp_blocks_finite(uint32_t type, const unsigned char *blocks, size_t count, size_t *out_bad);
