@@ -1,7 +1,7 @@
 /* model.h - a model: its configuration, its weights, and its network as a program.
  *
  * Files: a Hugging Face directory (config.json, generation_config.json, model.safetensors or its
- * sharded index). Files are read with pread, never mapped; every size is checked against the file's
+ * sharded index), or a GGUF file; paths that end in .gguf are such. Files are read with pread, never mapped; every size is checked against the file's
  * length before use, and names and shapes against what the configuration implies. An error names
  * the file and the key or tensor.
  * Thread: one owner while loading, then read-only. */
@@ -33,7 +33,7 @@ enum rp_family {
         RP_FAMILY_COUNT
 };
 
-enum rp_rope_kind { RP_ROPE_DEFAULT, RP_ROPE_LINEAR, RP_ROPE_LLAMA3 };
+enum rp_rope_kind { RP_ROPE_DEFAULT, RP_ROPE_LINEAR, RP_ROPE_LLAMA3, RP_ROPE_FACTORS };
 
 /* The modules of a layer that may have 8 bits, as bits of rp_model_quant.modules. */
 enum rp_module {
@@ -59,6 +59,15 @@ struct rp_model_quant {
     uint8_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module has 8 bits */
 };
 
+/* What a GGUF file says about its matrices (model/gguf_model.h); all zero: there is none. */
+struct rp_model_gguf {
+    bool present;
+    bool blocks;      /* matrices keep the file's blocks: some are neither F32 nor BF16 */
+    bool interleaved; /* rows of q and k are stored in pairs (2i, 2i + 1) of a head */
+    uint8_t types[RP_LAYERS_MAX][RP_MODULE_COUNT]; /* rp_block_type */
+    uint8_t embed, head;
+};
+
 struct rp_model_config {
     enum rp_family family;
     char architecture[64]; /* LlamaForCausalLM */
@@ -82,8 +91,10 @@ struct rp_model_config {
     enum rp_rope_kind rope;
     double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     uint32_t rope_original_max_position;
+    float rope_factors[256];  /* RP_ROPE_FACTORS: frequency i is divided by the i-th */
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
+    struct rp_model_gguf gguf;
     /* Scheme of the layers' matrices in memory, and of the head if quantize_head. All others are
      * bf16 then. */
     enum rp_quant_scheme quantization;
@@ -133,11 +144,11 @@ struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_r
 /* The same for a vector; NULL also in a described model. */
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
-/* Rejects paths that are not a model directory, with the reason: a path that does not exist, GGUF,
- * a LoRA adapter, a SentencePiece tokenizer alone. */
+/* Rejects paths that are neither a model directory nor a GGUF file, with the reason: a path that does
+ * not exist, a LoRA adapter, a SentencePiece tokenizer alone. */
 int rp_model_dir_check(const char *path, struct rp_error *err) RP_MUST_USE;
 
-/* Reads config.json and generation_config.json. */
+/* Reads config.json and generation_config.json, or the metadata of a GGUF file. */
 int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
                          struct rp_error *err) RP_MUST_USE;
 
@@ -149,7 +160,8 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
 /* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes
  * f32, which holds it exactly). A quantized checkpoint keeps its 8 bits and is BF16 around them;
  * with F32 its values are multiplied by their scales while they are read. A scale per tensor
- * becomes one per row, since q, k and v differ. max_position: rows of the RoPE table (0: the
+ * becomes one per row, since q, k and v differ. GGUF's blocks keep their bits; with BF16 (the choice
+ * of AUTO where any has scales) GEMMs on them take inputs of 8 bits, with F32 inputs of f32. max_position: rows of the RoPE table (0: the
  * configuration's). */
 #define RP_MODEL_DTYPE_AUTO ((enum rp_dtype) - 1)
 

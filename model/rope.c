@@ -33,6 +33,9 @@ void rp_rope_frequencies(const struct rp_model_config *config, double *out_frequ
         case RP_ROPE_LLAMA3:
             frequency = scale_llama3(config, frequency);
             break;
+        case RP_ROPE_FACTORS:
+            frequency /= (double)config->rope_factors[i];
+            break;
         }
         out_frequencies[i] = frequency;
     }

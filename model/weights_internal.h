@@ -30,6 +30,9 @@ int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtyp
 int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
                            struct rp_error *err) RP_MUST_USE;
 
+/* The type around GGUF's blocks that RP_MODEL_DTYPE_AUTO means: BF16 where any has scales. */
+enum rp_dtype rp_weights_blocks_dtype(const struct rp_model_config *config);
+
 /* Memory for every vector of a described model, and the RoPE table, filled. position_count 0: the
  * configuration's. */
 int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,
@@ -52,8 +55,9 @@ int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_mode
                         const struct rp_weight_part *part, uint32_t row, uint32_t rows,
                         unsigned char *staging, struct rp_error *err) RP_MUST_USE;
 /* Reads a vector part. NaN and infinities are FORMAT: one would spoil every token. */
-int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_weight_part *part,
-                          unsigned char *staging, struct rp_error *err) RP_MUST_USE;
+int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_model_config *config,
+                          const struct rp_weight_part *part, unsigned char *staging,
+                          struct rp_error *err) RP_MUST_USE;
 
 /* --- weights_stream.c ------------------------------------------------------------------------ */
 

@@ -91,27 +91,95 @@ static int quantize_rows(const struct rp_safetensors *files, const struct rp_saf
     return status;
 }
 
+/* Rows of q and k in pairs (2i, 2i + 1) of a head, where the network has (i, i + head_dim / 2). */
+static bool is_interleaved(const struct rp_model_config *config,
+                           const struct rp_weight_part *part) {
+    bool qkv = part->weight->role == RP_WEIGHT_QKV || part->weight->role == RP_WEIGHT_QKV_BIAS;
+    uint32_t v_begin = (config->heads + config->kv_heads) * config->head_dim;
+    return config->gguf.interleaved && qkv && part->row_begin < v_begin;
+}
+
+static uint32_t row_in_network(const struct rp_model_config *config, uint32_t row) {
+    uint32_t head = row / config->head_dim * config->head_dim, in = row % config->head_dim;
+    return head + in % 2 * (config->head_dim / 2) + in / 2;
+}
+
+/* Rows of blocks, to the part of the matrix that has their type. */
+static int read_blocks(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
+                       const struct rp_model_config *config, const struct rp_weight_part *part,
+                       uint32_t first, uint32_t count, unsigned char *staging,
+                       struct rp_error *err) {
+    struct rp_matrix *matrix = &part->weight->matrix;
+    uint32_t index = 0, bytes = rp_block_info(tensor->block_type).bytes;
+    while (matrix->parts[index].row_begin != part->row_begin)
+        index++;
+    RP_ASSERT(matrix->parts[index].type == tensor->block_type);
+    size_t row_bytes = rp_blocks_row_bytes(tensor->block_type, part->cols), bad;
+    size_t piece_rows = RP_WEIGHT_STAGING_BYTES / row_bytes;
+    unsigned char *to = (unsigned char *)matrix->data + rp_matrix_part_offset(matrix, index);
+    if (piece_rows == 0)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "%s: tensor %s: rows of %u weights are too long",
+                            rp_safetensors_file(files, tensor), tensor->name, part->cols);
+    for (size_t row = first; row < (size_t)first + count; row += piece_rows) {
+        size_t rows = RP_MIN(piece_rows, (size_t)first + count - row);
+        int status =
+            rp_safetensors_read(files, tensor, row * row_bytes, staging, rows * row_bytes, err);
+        if (status != RP_OK)
+            return status;
+        if (!rp_blocks_finite(tensor->block_type, staging, rows * row_bytes / bytes, &bad))
+            return rp_error_set(
+                err, RP_STATUS_FORMAT, "%s: tensor %s: a scale or value of row %zu is not finite",
+                rp_safetensors_file(files, tensor), tensor->name, row + bad * bytes / row_bytes);
+        for (size_t i = 0; i < rows; i++) {
+            size_t place = is_interleaved(config, part)
+                               ? row_in_network(config, (uint32_t)(row + i))
+                               : row + i;
+            memcpy(to + place * row_bytes, staging + i * row_bytes, row_bytes);
+        }
+    }
+    return RP_OK;
+}
+
 int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_model_config *config,
                         const struct rp_weight_part *part, uint32_t row, uint32_t rows,
                         unsigned char *staging, struct rp_error *err) {
     const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
     struct rp_matrix *matrix = &part->weight->matrix;
+    if (matrix->dtype == RP_DTYPE_BLOCKS)
+        return read_blocks(files, tensor, config, part, row, rows, staging, err);
     if (part->quantized)
         return rp_weight_quant_load(files, config, part, staging, RP_WEIGHT_STAGING_BYTES, err);
     if (rp_dtype_bytes(matrix->dtype) == 1)
         return quantize_rows(files, tensor, part, row, rows, staging, err);
+    size_t size = rp_dtype_bytes(matrix->dtype);
+    for (uint32_t i = row; is_interleaved(config, part) && i < row + rows; i++) {
+        size_t place = (size_t)part->row_begin + row_in_network(config, i);
+        int status = read_values(files, tensor, (size_t)i * part->cols, part->cols,
+                                 (unsigned char *)matrix->data + place * part->cols * size,
+                                 matrix->dtype, staging, err);
+        if (status != RP_OK || i + 1 == row + rows)
+            return status;
+    }
     size_t first = (size_t)row * part->cols, at = (size_t)part->row_begin * part->cols + first;
     return read_values(files, tensor, first, (size_t)rows * part->cols,
-                       (unsigned char *)matrix->data + at * rp_dtype_bytes(matrix->dtype),
-                       matrix->dtype, staging, err);
+                       (unsigned char *)matrix->data + at * size, matrix->dtype, staging, err);
 }
 
-int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_weight_part *part,
-                          unsigned char *staging, struct rp_error *err) {
+int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_model_config *config,
+                          const struct rp_weight_part *part, unsigned char *staging,
+                          struct rp_error *err) {
     const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
     float *values = part->weight->vector + part->row_begin;
     int status = read_values(files, tensor, 0, part->rows, (unsigned char *)values, RP_DTYPE_F32,
                              staging, err);
+    if (status == RP_OK && is_interleaved(config, part)) {
+        float *copy = (float *)(void *)staging; /* of at most 512 kB: 1024 heads of 512 */
+        RP_ASSERT(part->rows * sizeof *copy <= RP_WEIGHT_STAGING_BYTES);
+        memcpy(copy, values, part->rows * sizeof *copy);
+        for (uint32_t i = 0; i < part->rows; i++)
+            values[row_in_network(config, i)] = copy[i];
+    }
     for (uint32_t i = 0; status == RP_OK && i < part->rows; i++)
         if (!isfinite(values[i]))
             status = rp_error_set(err, RP_STATUS_FORMAT, "%s: tensor %s: element %u is %s",

@@ -71,6 +71,9 @@ struct rp_gguf_file {
     uint64_t data_begin;
 };
 
+/* Bytes of a value; 0 for strings and arrays. */
+uint32_t rp_gguf_type_bytes(enum rp_gguf_type type);
+
 /* Zero-initialized is valid and empty. */
 struct rp_gguf {
     const char *name;         /* of the first file, without its folder */

@@ -96,7 +96,7 @@ static int take_name(struct parser *p, const char *kind, const char **out) {
                 : rp_error_set(p->err, RP_STATUS_NO_MEMORY, "%s: out of memory", p->gguf->name);
 }
 
-static uint32_t bytes_of(enum rp_gguf_type type) {
+uint32_t rp_gguf_type_bytes(enum rp_gguf_type type) {
     static const uint8_t bytes[RP_GGUF_TYPE_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
     return bytes[type];
 }
@@ -124,7 +124,7 @@ static int take_value(struct parser *p, struct rp_gguf_key *key) {
     if (key->element != RP_GGUF_STRING) {
         if (key->count > p->file_bytes)
             return refuse(p, RP_STATUS_FORMAT, "key", key->name, "is longer than the file");
-        bytes = key->count * bytes_of(key->element);
+        bytes = key->count * rp_gguf_type_bytes(key->element);
         return take(p, bytes, &at);
     }
     if (key->count > p->file_bytes / 8)
@@ -355,7 +355,7 @@ int rp_gguf_refuse(const struct rp_gguf *gguf, enum rp_status status, const char
 
 /* Element i of a key of numbers; false: it holds no integers. */
 static bool integer_at(const struct rp_gguf_key *key, uint64_t i, int64_t *out) {
-    uint32_t bytes = bytes_of(key->element);
+    uint32_t bytes = rp_gguf_type_bytes(key->element);
     const unsigned char *at = key->value + i * bytes;
     uint64_t value = 0;
     if (bytes == 0 || key->element == RP_GGUF_F32 || key->element == RP_GGUF_F64 ||
