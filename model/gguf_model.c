@@ -268,6 +268,44 @@ static void read_rope(struct source *s) {
                   old ? "linear" : rp_text_for_message(safe, sizeof safe, name), "factor", factor));
 }
 
+/* Tokens that end an answer by their text, where they are control tokens: a file names one, but the
+ * model may write others, too (the one of a turn, and the one of a text). */
+static bool ends_answer(struct rp_gguf_text text) {
+    static const char *const ends[] = {
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "<|return|>",
+        "<|end_of_text|>",
+        "<\xEF\xBD\x9C"
+        "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+    };
+    for (size_t i = 0; i < RP_ARRAY_COUNT(ends); i++)
+        if (text_is(text, ends[i]))
+            return true;
+    return false;
+}
+
+static void add_ends(struct source *s, json_t *list) {
+    struct rp_gguf_text *tokens = NULL;
+    int32_t *types = NULL;
+    uint32_t count = 0, type_count = 0;
+    s->status = rp_gguf_strings(&s->gguf, "tokenizer.ggml.tokens", &tokens, &count, s->err);
+    if (s->status == RP_OK)
+        s->status =
+            rp_gguf_ints(&s->gguf, "tokenizer.ggml.token_type", &types, &type_count, s->err);
+    for (uint32_t i = 0; s->status == RP_OK && i < RP_MIN(count, type_count); i++)
+        if (types[i] == 3 && ends_answer(tokens[i])) /* 3: control */
+            (void)json_array_append_new(list, json_integer(i));
+    rp_free(tokens);
+    rp_free(types);
+}
+
 static void read_tokens(struct source *s) {
     static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
@@ -280,6 +318,8 @@ static void read_tokens(struct source *s) {
         if (id != UINT32_MAX && list)
             (void)json_array_append_new(list, json_integer(id));
     }
+    if (s->status == RP_OK)
+        add_ends(s, list);
     put(s, "eos_token_id", list);
     id = UINT32_MAX;
     if (s->status == RP_OK)
