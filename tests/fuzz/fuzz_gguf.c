@@ -4,6 +4,8 @@
 #include "tests/fuzz/fuzz_input.h"
 #include "text/gguf.h"
 
+#include <string.h>
+
 static void read_key(const struct rp_gguf *gguf, const char *name) {
     struct rp_gguf_text text, *texts;
     uint32_t number, count;
@@ -11,12 +13,11 @@ static void read_key(const struct rp_gguf *gguf, const char *name) {
     bool flag;
     float *floats;
     int32_t *ints;
-    (void)rp_gguf_u32(gguf, name, &number, NULL);
-    (void)rp_gguf_f64(gguf, name, &real, NULL);
-    (void)rp_gguf_bool(gguf, name, &flag, NULL);
-    if (rp_gguf_string(gguf, name, &text, NULL) == RP_OK &&
-        rp_gguf_find(gguf, name)->type == RP_GGUF_STRING && text.len > 0)
-        RP_ASSERT(text.text[text.len - 1] == text.text[text.len - 1]);
+    bool is_number = rp_gguf_u32(gguf, name, &number, NULL) == RP_OK;
+    RP_ASSERT(rp_gguf_f64(gguf, name, &real, NULL) == RP_OK || !is_number);
+    RP_ASSERT(rp_gguf_bool(gguf, name, &flag, NULL) != RP_OK || !is_number);
+    if (rp_gguf_string(gguf, name, &text, NULL) == RP_OK)
+        RP_ASSERT(!memchr(text.text, 0, text.len) || text.len > 0); /* reads every byte */
     if (rp_gguf_strings(gguf, name, &texts, &count, NULL) == RP_OK)
         rp_free(texts);
     if (rp_gguf_floats(gguf, name, &floats, &count, NULL) == RP_OK)
