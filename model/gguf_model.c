@@ -15,13 +15,17 @@ struct rp_gguf_arch {
     bool interleaved; /* rows of q and k are stored in pairs (2i, 2i + 1) of a head */
     bool post_norms;  /* the MLP's norm is ffn_norm, and there are two more */
     bool norm_offset; /* the file's norm weights hold the family's offset already */
+    /* Layers of the model whose scores are scaled by hidden size / heads, which files do not say;
+     * all others by the size of a head. */
+    uint32_t large_layers;
 };
 
 static const struct rp_gguf_arch arches[] = {
     {"llama", "LlamaForCausalLM", .interleaved = true},
     {"qwen2", "Qwen2ForCausalLM", .interleaved = false},
     {"qwen3", "Qwen3ForCausalLM", .interleaved = false},
-    {"gemma2", "Gemma2ForCausalLM", .post_norms = true, .norm_offset = true},
+    {"gemma2", "Gemma2ForCausalLM", .post_norms = true, .norm_offset = true, .large_layers = 46},
+    {"gemma3", "Gemma3ForCausalLM", .post_norms = true, .norm_offset = true, .large_layers = 62},
 };
 
 static const struct {
@@ -246,10 +250,10 @@ static void read_head_size(struct source *s) {
                "must be the size of a head: partial rotary embeddings are not supported");
     if (has(s, "attention.key_length"))
         put(s, "head_dim", json_integer(head));
-    /* Not in the file: 144 in the model of 46 layers, the size of a head in the smaller ones. */
     if (s->arch->post_norms && heads)
         put(s, "query_pre_attn_scalar",
-            json_integer(integer(s, "block_count", 0) == 46 ? hidden / heads : head));
+            json_integer(integer(s, "block_count", 0) == s->arch->large_layers ? hidden / heads
+                                                                               : head));
 }
 
 static void read_rope(struct source *s) {
@@ -403,24 +407,23 @@ static void read_factors(struct source *s, struct rp_model_config *config) {
     if (!tensor || s->status != RP_OK)
         return;
     if (tensor->type != RP_BLOCK_F32 || tensor->rank != 1 || tensor->dims[0] != pairs ||
-        pairs > RP_ARRAY_COUNT(config->rope_factors)) {
-        s->status = rp_error_set(s->err, RP_STATUS_FORMAT,
-                                 "%s: tensor rope_freqs.weight must have %u values of type F32",
-                                 s->gguf.name, pairs);
+        pairs > RP_ROPE_PAIRS_MAX || config->rope.kind != RP_ROPE_DEFAULT) {
+        s->status =
+            rp_error_set(s->err, RP_STATUS_FORMAT,
+                         "%s: tensor rope_freqs.weight must have %u values of type F32, and "
+                         "no rope.scaling.type beside it",
+                         s->gguf.name, pairs);
         return;
     }
-    s->status =
-        rp_gguf_read(&s->gguf, tensor, 0, config->rope_factors, pairs * sizeof(float), s->err);
+    float *factors = config->rope.long_factor;
+    s->status = rp_gguf_read(&s->gguf, tensor, 0, factors, pairs * sizeof *factors, s->err);
     for (uint32_t i = 0; i < pairs && s->status == RP_OK; i++)
-        if (!(config->rope_factors[i] > 0.0f) || !isfinite(config->rope_factors[i]))
+        if (!(factors[i] > 0.0f) || !isfinite(factors[i]))
             s->status = rp_error_set(s->err, RP_STATUS_FORMAT,
                                      "%s: tensor rope_freqs.weight: element %u is not above 0",
                                      s->gguf.name, i);
-    if (config->rope != RP_ROPE_DEFAULT && s->status == RP_OK)
-        s->status =
-            rp_error_set(s->err, RP_STATUS_UNSUPPORTED,
-                         "%s: tensor rope_freqs.weight beside rope.scaling.type", s->gguf.name);
-    config->rope = RP_ROPE_FACTORS;
+    memcpy(config->rope.short_factor, factors, sizeof config->rope.short_factor);
+    config->rope.kind = RP_ROPE_LONGROPE; /* the same factors at any length */
 }
 
 int rp_gguf_model_config(const char *path, struct rp_model_config *out_config,

@@ -60,7 +60,7 @@ struct rp_safetensors {
     uint32_t count;
     struct rp_safetensors_shard *shards;
     uint32_t shard_count;
-    /* Of a GGUF file (model/gguf_model.h), else NULL: tensors have its names, and
+    /* NULL, or the architecture of a GGUF file (model/gguf_model.h): tensors have its names, and
      * rp_safetensors_find takes the families'. */
     const struct rp_gguf_arch *arch;
     struct rp_arena arena;
