@@ -265,11 +265,9 @@ static void read_rope(struct source *s) {
     bool old = has(s, "rope.scale_linear") && !has(s, "rope.scaling.type");
     if (text_is(type, "none") && !(old && factor != 1))
         return;
-    char name[32], safe[32];
-    snprintf(name, sizeof name, "%.*s", (int)RP_MIN(type.len, (size_t)24), type.text);
-    put(s, "rope_scaling",
-        json_pack("{s:s, s:f}", "type",
-                  old ? "linear" : rp_text_for_message(safe, sizeof safe, name), "factor", factor));
+    if (!old && !text_is(type, "linear"))
+        refuse(s, RP_STATUS_UNSUPPORTED, "rope.scaling.type", "must be none or linear");
+    put(s, "rope_scaling", json_pack("{s:s, s:f}", "type", "linear", "factor", factor));
 }
 
 /* Tokens that end an answer by their text, where they are control tokens: a file names one, but the

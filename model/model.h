@@ -1,9 +1,9 @@
 /* model.h - a model: its configuration, its weights, and its network as a program.
  *
  * Files: a Hugging Face directory (config.json, generation_config.json, model.safetensors or its
- * sharded index), or a GGUF file; paths that end in .gguf are such. Files are read with pread, never mapped; every size is checked against the file's
- * length before use, and names and shapes against what the configuration implies. An error names
- * the file and the key or tensor.
+ * sharded index), or a GGUF file: a path that ends in .gguf. Files are read with pread, never
+ * mapped; every size is checked against the file's length before use, and names and shapes against
+ * what the configuration implies. An error names the file and the key or tensor.
  * Thread: one owner while loading, then read-only. */
 #ifndef RP_MODEL_MODEL_H
 #define RP_MODEL_MODEL_H
@@ -213,8 +213,8 @@ struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_r
 /* The same for a vector; NULL also in a described model. */
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
-/* Rejects paths that are neither a model directory nor a GGUF file, with the reason: a path that does
- * not exist, a LoRA adapter, a SentencePiece tokenizer alone. */
+/* Rejects paths that are neither a model directory nor a GGUF file, with the reason: a path that
+ * does not exist, a LoRA adapter, a SentencePiece tokenizer alone. */
 int rp_model_dir_check(const char *path, struct rp_error *err) RP_MUST_USE;
 
 /* Reads config.json and generation_config.json, or the metadata of a GGUF file. */
@@ -229,8 +229,9 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
 /* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes
  * f32, which holds it exactly). A quantized checkpoint keeps its 8 bits and is BF16 around them;
  * with F32 its values are multiplied by their scales while they are read. A scale per tensor
- * becomes one per row, since q, k and v differ. GGUF's blocks keep their bits; with BF16 (the choice
- * of AUTO where any has scales) GEMMs on them take inputs of 8 bits, with F32 inputs of f32. max_position: rows of the RoPE table (0: the
+ * becomes one per row, since q, k and v differ.
+ * GGUF's blocks keep their bits: with BF16, the choice of AUTO where any of them has scales, GEMMs
+ * take inputs of 8 bits, with F32 inputs of f32. max_position: rows of the RoPE table (0: the
  * configuration's). */
 #define RP_MODEL_DTYPE_AUTO ((enum rp_dtype) - 1)
 

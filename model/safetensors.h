@@ -66,7 +66,8 @@ struct rp_safetensors {
     struct rp_arena arena;
 };
 
-/* Opens dir/model.safetensors, else the shards of dir/model.safetensors.index.json; or a GGUF file. */
+/* Opens dir/model.safetensors, else the shards of dir/model.safetensors.index.json; or a GGUF
+ * file. */
 int rp_safetensors_open(struct rp_safetensors *files, const char *dir,
                         struct rp_error *err) RP_MUST_USE;
 void rp_safetensors_close(struct rp_safetensors *files);

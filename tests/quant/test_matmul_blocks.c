@@ -1,6 +1,6 @@
-/* Goal: GEMMs on GGUF's blocks follow matrix.h for every type: with f32 inputs they have the bits of
- * an f32 matrix of the same values, with 8-bit inputs the same bits on every instruction set, and a
- * row never depends on its batch. Method: random blocks in matrices of mixed parts.
+/* Goal: GEMMs on GGUF's blocks follow matrix.h for every type: with f32 inputs they have the bits
+ * of an f32 matrix of the same values, with 8-bit inputs the same bits on every instruction set,
+ * and a row never depends on its batch. Method: random blocks in matrices of mixed parts.
  *
  * `--dequantize TYPE IN OUT` writes the values of a file of blocks as f32 (tests/oracle). */
 #include "base/bf16.h"
@@ -325,8 +325,6 @@ static void test_scales_that_are_no_numbers_are_found(void **state) {
         for (uint32_t i = 0; i < info.bytes; i++) { /* bytes that make some field infinite */
             unsigned char before = data[last + i];
             data[last + i] = 0xFF;
-            if (i + 1 < info.bytes)
-                data[last + i + 1] |= types[t] == RP_BLOCK_F32 || types[t] == RP_BLOCK_BF16 ? 0 : 0;
             if (!rp_blocks_finite(types[t], data, blocks, &bad)) {
                 found++;
                 assert_int_equal(bad, blocks - 1);
