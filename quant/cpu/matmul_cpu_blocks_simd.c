@@ -48,7 +48,7 @@ void lookup_avx2(const uint8_t *in, int8_t *low, int8_t *high, const int8_t valu
         break;
 
 #define DEFINE_DECODE(isa, name)                                                                   \
-    RP_TSAN_LEAVE_ALONE __attribute__((target(isa), optimize("O3"))) static void name(             \
+    RP_TSAN_LEAVE_ALONE __attribute__((target(isa))) static void name(                             \
         uint32_t type, const unsigned char *in, int8_t *codes, float *scale, float *minimum) {     \
         switch (type) { RP_BLOCK_TYPE_MAP(DECODE) }                                                \
     }
@@ -57,7 +57,7 @@ DEFINE_DECODE(AVX2, decode_avx2)
 DEFINE_DECODE(AVX512, decode_avx512)
 
 #define DEFINE_WIDEN(isa, name)                                                                    \
-    RP_TSAN_LEAVE_ALONE __attribute__((target(isa), optimize("O3"))) static void name(             \
+    RP_TSAN_LEAVE_ALONE __attribute__((target(isa))) static void name(                             \
         uint32_t type, const unsigned char *values, uint32_t cols, float *w) {                     \
         const uint16_t *halves = (const uint16_t *)(const void *)values;                           \
         if (type == RP_BLOCK_F32)                                                                  \
