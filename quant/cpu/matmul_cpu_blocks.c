@@ -299,6 +299,9 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
     size_t panels = panels_of(args->weight), begin, end;
     if (m == 0 || panels == 0)
         return;
+    for (size_t row = 0; row < m && !is_quantized(args->weight); row++)
+        rp_tsan_reads((const float *)args->in + row * args->in_stride,
+                      args->weight->cols * sizeof(float));
     struct product product = {.args = args,
                               .kernel = kernel,
                               .layout = layout_of(args->weight),
