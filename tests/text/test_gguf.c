@@ -1,6 +1,6 @@
-/* Goal: a GGUF file is accepted only if its header agrees with its length; an invalid one is refused
- * with the name of the file and of the key or tensor. Method: files as bytes, whole and cut at every
- * length, one byte changed at a time. */
+/* Goal: a GGUF file is accepted only if its header agrees with its length; an invalid one is
+ * refused with the name of the file and of the key or tensor. Method: files as bytes, whole and cut
+ * at every length, one byte changed at a time. */
 #include "tests/support/model_files.h"
 #include "text/gguf.h"
 
