@@ -222,7 +222,7 @@ def check_tokens(browser, fake):
     browser.key("ArrowDown")
     browser.key("Enter")
     browser.until("!state.stream && answersMade() === 2".replace("answersMade()", "state.chat.nodes[lastOf(state.chat).parent].children.length"))
-    assert fake.bodies[-1]["messages"][-1] == {"role": "assistant", "content": "The sky other"}
+    assert fake.bodies[-1]["messages"][-1] == {"role": "assistant", "content": "The sky other"} and "response_format" not in fake.bodies[-1]
     assert answers(browser)[-1] == "The sky other blue"
     click(browser, "timeline:")
     assert browser.run("[...document.querySelectorAll('svg.timeline text')].map((one) => one.textContent).slice(4, 8)") == ["queue", "12.0 ms", "prefill", "85.0 ms"]
@@ -345,9 +345,11 @@ def check_demo(server):
         click(browser, "timeline:")
         # The request's record, from the operator's route: the moments of its tokens.
         browser.until("document.querySelectorAll('svg.timeline rect').length >= 5 + 6")
-        browser.run("state.chat.settings = { temperature: 0, schema: '{\"type\": \"integer\"}', max_tokens: 6 }")
-        say(browser, "What is 1 + 1?")
-        assert re.fullmatch(r"\s*-?\d+\s*", answers(browser)[-1]), answers(browser)
+        browser.run("state.chat.settings = { temperature: 0, schema: '{\"enum\": [\"planet\", \"tenalp\"]}', alternatives: '3' }")
+        say(browser, "Reverse the word: planet")
+        assert json.loads(answers(browser)[-1]) == "tenalp", answers(browser)
+        allowed = browser.run("lastOf(state.chat).tokens.map((one) => one.allowed)")
+        assert 1 <= min(allowed) and max(allowed) < 100, allowed  # of 4,096
         browser.run("state.chat.settings = { schema: '{\"type\": \"array\", \"uniqueItems\": true}' }")
         say(browser, "What is 1 + 1?")
         assert "uniqueItems" in browser.run("document.querySelector('.message .error').textContent")

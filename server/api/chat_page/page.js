@@ -194,7 +194,7 @@ function drawChrome(path) {
   const used = last && last.stats.usage.total_tokens;
   $('context').textContent = known(used) && known(most) ? `${number(used)} of ${number(most)} tokens of context` : '';
   $('context').className = known(used) && used > 0.9 * most ? 'error' : '';
-  $('empty-note').textContent = state.model ? `${state.model.id} answers on this server${known(most) ? `, with a context of ${number(most)} tokens` : ''}. Nothing you write here leaves it.` : '';
+  $('empty-note').textContent = state.model ? `${state.model.id} answers on this server${known(most) ? `, with a context of ${number(most)} tokens` : ''}. What you write goes to this server alone.` : '';
   drawChats();
   follow(false);
 }

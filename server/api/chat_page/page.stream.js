@@ -69,7 +69,8 @@ function bodyOf(chat, path, prefix) {
   }
   for (const [name] of SAMPLING) if (known(settings[name])) body[name] = settings[name];
   if (settings.stop) body.stop = settings.stop.split('\n').filter(Boolean).map((one) => one.replaceAll('\\n', '\n').replaceAll('\\t', '\t'));
-  if (settings.schema) body.response_format = formatOf(settings.schema);
+  // A grammar cannot begin in the middle of an answer.
+  if (settings.schema && !prefix) body.response_format = formatOf(settings.schema);
   if (settings.tools) body.tools = toolsOf(settings.tools);
   if (settings.tools && settings.tool_choice) body.tool_choice = settings.tool_choice;
   if (settings.reasoning_effort) body.reasoning_effort = settings.reasoning_effort;

@@ -39,7 +39,7 @@ function showAlternatives(node, i, anchor) {
   const rank = token.top.filter((one) => one.logprob > token.logprob).length;
   box.replaceChildren(el('p', { class: 'muted' }, `Token ${number(i + 1)} of ${number(node.tokens.length)}`, rank ? `, not among the first ${number(rank)} choices` : '',
     known(token.allowed) ? `; the grammar allowed ${token.allowed === 1 ? 'only this token' : number(token.allowed) + ' tokens'}` : ''), ...rows,
-    el('p', { class: 'muted' }, can ? 'Choose another to continue the answer from there.' : 'The answer cannot be continued here.'));
+    el('p', { class: 'muted' }, can ? `Choose another to continue the answer from there${state.chat.settings.schema ? ', without the schema' : ''}.` : 'The answer cannot be continued here.'));
   box.hidden = false;
   box.anchor = anchor;
   placeAlternatives();

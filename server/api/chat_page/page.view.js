@@ -82,7 +82,7 @@ function drawThought(node, view, streaming) {
   view.think.hidden = !node.reasoning;
   if (!node.reasoning) return;
   const seconds = node.stats && node.stats.thought;
-  view.summary.textContent = streaming && !node.content ? 'Thinking…' : known(seconds) ? `Thought for ${duration(seconds)}` : 'Thoughts';
+  view.summary.textContent = streaming && !node.content ? 'Thinking…' : known(seconds) && seconds >= 0.05 ? `Thought for ${duration(seconds)}` : 'Thoughts';
   drawMarkdown(view.thought, node.reasoning);
 }
 
