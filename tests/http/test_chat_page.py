@@ -54,7 +54,7 @@ def check_source(server):
 def answer(body):
     """What the scripted server says: by the last message."""
     last = body["messages"][-1]
-    text = last["content"] or ""
+    text = (last["content"] or "").split("\n\n")[-1]
     if last["role"] == "tool":
         return [{"role": "assistant", "content": "It is "}, {"content": json.loads(text)["sky"]}]
     if body.get("continue_final_message"):
@@ -186,7 +186,7 @@ def check_failures(browser, fake):
     assert "no room" in browser.run("document.querySelector('.message .error').textContent")
     say(browser, "break")
     assert answers(browser)[-1] == "so far" and "the device failed" in browser.run("[...document.querySelectorAll('.message .error')].at(-1).textContent")
-    assert {"role": "assistant", "content": ""} not in fake.bodies[-1]["messages"]
+    assert fake.bodies[-1]["messages"][-1] == {"role": "user", "content": "fail\n\nbreak"}
     count = len(fake.bodies)
     browser.run("state.chat.settings.schema = '{\"type\": '")
     say(browser, "more")
@@ -254,6 +254,14 @@ def check_history(browser, url):
     loop = {"nodes": {"root": {"children": ["a"]}, "a": {"role": "user", "content": "x", "children": ["b"]}, "b": {"role": "assistant", "content": EVIL, "children": ["a", "root"]}}}
     browser.run(f"importChats({json.dumps(json.dumps(loop))})")
     assert browser.run("[state.chats.size, pathOf(state.chat).length, document.images.length]") == [count + 1, 2, 0]
+    odd = {"nodes": {"root": {"children": ["a"]}, "a": {"role": "user", "content": 5, "children": ["b"]}, "b": {
+        "role": "assistant", "content": "x", "calls": [1, {"name": {}, "arguments": []}], "tokens": [{"text": "x", "logprob": -1, "bytes": ["a"], "top": [1]}, 3],
+        "stats": {"usage": {"completion_tokens": "x", "prompt_tokens_details": 1}, "timing": {"prompts": [{"inter_token": {"worst": {"seconds": 1, "cause": {}}}}]}}}}}
+    browser.run(f"importChats({json.dumps(json.dumps(odd))})")
+    click(browser, "timeline:")
+    click(browser, "tokens:")
+    assert browser.run("document.querySelectorAll('.token').length + document.querySelectorAll('svg.timeline').length") == 2
+    browser.run("removeChat(state.chat)")
     browser.run("$('search').value = 'CHANGED', $('search').oninput()")
     assert browser.run("[...document.querySelectorAll('#chats .chat')].map((one) => one.textContent)") == ["first"]
     browser.run("$('search').value = '', $('search').oninput()")

@@ -118,10 +118,39 @@ function readMessage(one) {
   if (one.stopped) node.stopped = true;
   if (Array.isArray(one.calls))
     node.calls = one.calls.filter(Boolean).map((call) => ({ id: text(call.id), name: text(call.name), arguments: text(call.arguments) }));
-  if (one.stats && typeof one.stats === 'object') node.stats = one.stats;
-  if (Array.isArray(one.tokens))
-    node.tokens = one.tokens.filter((token) => token && typeof token.text === 'string' && known(token.logprob) && Array.isArray(token.top));
+  if (one.stats) node.stats = readStats(one.stats);
+  if (Array.isArray(one.tokens)) node.tokens = one.tokens.slice(0, LOGPROBS_MAX).filter(isToken).map(readStoredToken);
   return node;
+}
+
+const isToken = (one) => one && typeof one.text === 'string' && known(one.logprob) && Array.isArray(one.bytes);
+function readStoredToken(one) {
+  const token = { text: text(one.text, 400), bytes: one.bytes.slice(0, 1000).map((byte) => byte & 255), logprob: one.logprob };
+  if (Array.isArray(one.top)) token.top = one.top.slice(0, 20).filter(isToken).map(({ top, ...rest }) => readStoredToken(rest));
+  if (known(one.allowed)) token.allowed = one.allowed;
+  return token;
+}
+
+// The members of an object that are numbers, and have one of these names.
+function numbersOf(from, ...names) {
+  return Object.fromEntries(names.filter((name) => from && known(from[name])).map((name) => [name, from[name]]));
+}
+function readUsage(from) {
+  return { ...numbersOf(from, 'prompt_tokens', 'completion_tokens', 'total_tokens'), prompt_tokens_details: numbersOf(from.prompt_tokens_details, 'cached_tokens'),
+    completion_tokens_details: numbersOf(from.completion_tokens_details, 'reasoning_tokens') };
+}
+function readTiming(from) {
+  const prompt = (Array.isArray(from.prompts) && from.prompts[0]) || {}, worst = (prompt.inter_token && prompt.inter_token.worst) || {};
+  return { request_id: text(from.request_id, 200), ...numbersOf(from, 'receive_seconds', 'parse_seconds', 'tokenize_seconds', 'queue_seconds', 'prefill_seconds', 'decode_seconds',
+    'device_seconds', 'energy_joules', 'cost'), ...numbersOf(prompt, 'steps'), worst: { ...numbersOf(worst, 'seconds'), cause: text(worst.cause, 100) },
+    ...(from.worst && { worst: { ...numbersOf(from.worst, 'seconds'), cause: text(from.worst.cause, 100) } }), ...numbersOf(from, 'steps') };
+}
+function readStats(from) {
+  const stats = { model: text(from.model, 300), ...numbersOf(from, 'first', 'last', 'total', 'thought', 'chunks') };
+  if (from.request) stats.request = text(from.request, 200);
+  if (from.usage) stats.usage = readUsage(from.usage);
+  if (from.timing) stats.timing = readTiming(from.timing);
+  return stats;
 }
 
 /* --- Storage: one entry for each conversation, so that several tabs do not overwrite each other -- */

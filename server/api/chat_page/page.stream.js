@@ -60,8 +60,20 @@ function messageOf(node) {
   return message;
 }
 
+// Answers without text or calls are left out, and questions that follow each other become one: many templates want turns.
+function messagesOf(path) {
+  const messages = [];
+  for (const node of path) {
+    const last = messages[messages.length - 1];
+    if (node.role === 'assistant' && !node.content && !(node.calls && node.calls.length)) continue;
+    if (last && last.role === 'user' && node.role === 'user') last.content += '\n\n' + node.content;
+    else messages.push(messageOf(node));
+  }
+  return messages;
+}
+
 function bodyOf(chat, path, prefix) {
-  const settings = chat.settings, body = { model: state.model.id, messages: path.filter((node) => !node.error || node.content).map(messageOf) };
+  const settings = chat.settings, body = { model: state.model.id, messages: messagesOf(path) };
   if (settings.system) body.messages.unshift({ role: 'system', content: settings.system });
   if (prefix) {
     body.messages.push({ role: 'assistant', content: prefix });
@@ -120,8 +132,8 @@ function addCall(node, delta) {
 
 function addChunk(node, chunk, stream) {
   const choice = chunk.choices && chunk.choices[0], now = performance.now();
-  if (chunk.usage) node.stats.usage = chunk.usage;
-  if (chunk.timing) node.stats.timing = chunk.timing;
+  if (chunk.usage) node.stats.usage = readUsage(chunk.usage);
+  if (chunk.timing) node.stats.timing = readTiming(chunk.timing);
   if (!choice) return;
   const delta = choice.delta || {}, reasoning = delta.reasoning_content || delta.reasoning;
   if (delta.content) node.content += delta.content;
@@ -171,7 +183,7 @@ async function generate(chat, parent, prefix) {
   try {
     const answer = await call('/v1/chat/completions', { method: 'POST', body: JSON.stringify(body), signal: stream.abort.signal,
       headers: { 'Content-Type': 'application/json', Accept: 'text/event-stream' } });
-    node.stats.request = answer.headers.get('X-Request-Id');
+    node.stats.request = answer.headers.get('X-Request-Id') || '';
     await readStream(answer, node, stream);
   } catch (error) {
     if (error.name === 'AbortError') node.stopped = true;

@@ -123,10 +123,10 @@ async function loadRecord(id) {
 function timeline(node) {
   const timing = node.stats.timing, id = timing.request_id || node.stats.request, record = records.get(id);
   if (Date.now() - node.at < 3600e3) loadRecord(id); // the server keeps a number of records, the newest
-  const prompt = (timing.prompts || [])[0] || {}, worst = prompt.inter_token && prompt.inter_token.worst, notes = [];
+  const worst = timing.worst, notes = [];
   if (known(timing.device_seconds)) notes.push(`device time ${duration(timing.device_seconds)}`);
   if (worst && known(worst.seconds)) notes.push(`longest wait for a token ${duration(worst.seconds)}${worst.cause ? ` (${worst.cause.replaceAll('_', ' ')})` : ''}`);
-  if (known(prompt.steps)) notes.push(`${number(prompt.steps)} steps`);
+  if (known(timing.steps)) notes.push(`${number(timing.steps)} steps`);
   if (known(timing.energy_joules)) notes.push(`${number(timing.energy_joules, 1)} J`);
   if (known(timing.cost)) notes.push(`cost ${timing.cost.toPrecision(2)}`);
   return el('div', { class: 'timing' }, timelineSvg(phasesOf(timing, record), record),
