@@ -29,7 +29,8 @@ static const struct rp_flag chat_flags[] = {
     {"format", RP_FLAG_TEXT, AT(format), "json|FILE", 0, 0, NULL,
      "answers are JSON, or match the JSON Schema in FILE"},
     {"tools", RP_FLAG_TEXT, AT(tools), "FILE", 0, 0, NULL,
-     "functions that the model may call, as JSON; the results of calls are asked for"},
+     "functions that the model may call, as JSON; the result of each call is read from standard "
+     "input"},
     {"temperature", RP_FLAG_REAL, AT(temperature), "T", -1, 100, "-1",
      "0 is greedy; -1: the model's"},
     {"verbose", RP_FLAG_SWITCH, AT(verbose), NULL, 0, 0, NULL,

@@ -1,5 +1,5 @@
 /* cmd_chat_server.c - `reprise chat DIR`: the same server as `reprise serve DIR`, as a child
- * process that nobody else can use: it listens on a free port of 127.0.0.1 and wants a random
+ * process that nobody else can use: it listens on a free port of 127.0.0.1 and requires a random
  * key. */
 #include "base/hash.h"
 #include "base/memory.h"

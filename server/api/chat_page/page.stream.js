@@ -60,7 +60,7 @@ function messageOf(node) {
   return message;
 }
 
-// Answers without text or calls are left out, and questions that follow each other become one: many templates want turns.
+// Answers without text or calls are left out, and questions that follow each other become one: many templates require alternating turns.
 function messagesOf(path) {
   const messages = [];
   for (const node of path) {
