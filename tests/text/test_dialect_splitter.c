@@ -131,6 +131,9 @@ static const struct expectation families[] = {
     {"glm45", "", TEXT,
      "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value> v </arg_value>\n</tool_call>",
      "B(f)A({\"s\": \" v \"})E", 0},
+    {"glm45", "", TEXT,
+     "<tool_call>f<arg_key>n</arg_key><arg_value>123456789012345678901</arg_value></tool_call>",
+     "B(f)A({\"n\": 123456789012345678901})E", 0},
     {"glm45", "", TEXT, "<tool_call>g</tool_call>", "B(g)A({})E", 0},
     {"kimi_k2", "", TEXT,
      "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{}"

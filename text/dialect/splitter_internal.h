@@ -157,6 +157,8 @@ void rp_split_block(struct rp_splitter *s, bool reasoning);
 bool rp_split_cut(struct rp_splitter *s, bool *partial);
 
 enum scan_result rp_json_scan(struct json_scan *scan, unsigned char c);
+/* Whether the text is a JSON number, however long. */
+bool rp_json_is_number(const char *text, size_t len);
 /* Feeds one byte of a string without its quotes. Returns the number of bytes written to out. */
 int rp_unescape(struct unescape *u, unsigned char c, char out[8]);
 

@@ -44,6 +44,34 @@ enum scan_result rp_json_scan(struct json_scan *scan, unsigned char c) {
     }
 }
 
+static size_t digits(const char *text, size_t len, size_t at) {
+    while (at < len && text[at] >= '0' && text[at] <= '9')
+        at++;
+    return at;
+}
+
+bool rp_json_is_number(const char *text, size_t len) {
+    size_t at = len > 0 && text[0] == '-', from = at;
+    at = digits(text, len, at);
+    if (at == from || (text[from] == '0' && at > from + 1))
+        return false;
+    if (at < len && text[at] == '.') {
+        from = ++at;
+        at = digits(text, len, at);
+        if (at == from)
+            return false;
+    }
+    if (at < len && (text[at] == 'e' || text[at] == 'E')) {
+        at++;
+        at += at < len && (text[at] == '+' || text[at] == '-');
+        from = at;
+        at = digits(text, len, at);
+        if (at == from)
+            return false;
+    }
+    return at == len;
+}
+
 static int encode(uint32_t code, char *out) {
     if (code < 0x80) {
         out[0] = (char)code;

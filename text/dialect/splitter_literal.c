@@ -1,6 +1,5 @@
 /* Python's and Gemma's literals to JSON, as they come. JSON itself passes, without its spaces. */
 #include "text/dialect/splitter_internal.h"
-#include "text/json_file.h"
 
 #include <string.h>
 
@@ -135,15 +134,6 @@ static bool in_string(struct rp_splitter *s) {
     return true;
 }
 
-static bool is_json_number(const char *text, size_t len) {
-    json_error_t where;
-    bool no_memory;
-    json_t *value = rp_json_parse(text, len, JSON_DECODE_ANY, &where, &no_memory);
-    bool is_number = json_is_number(value);
-    json_decref(value);
-    return is_number;
-}
-
 static void put_word(struct rp_splitter *s) {
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
                                            {"true", "true"}, {"false", "false"}, {"null", "null"}};
@@ -155,7 +145,7 @@ static void put_word(struct rp_splitter *s) {
             rp_split_arguments(s, words[i][1]);
             return;
         }
-    bool number = !s->literal.is_key && is_json_number(s->key, s->key_len);
+    bool number = !s->literal.is_key && rp_json_is_number(s->key, s->key_len);
     for (uint32_t i = 0; number && i < s->key_len; i++)
         rp_split_argument(s, s->key[i]);
     if (number)

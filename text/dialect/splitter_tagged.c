@@ -184,11 +184,16 @@ static void put_held_value(struct rp_splitter *s) {
             rp_split_arguments(s, words[i].json);
             return;
         }
-    json_t *value = rp_json_parse(text + from, to - from, JSON_DECODE_ANY, &where, &no_memory);
-    s->failed |= no_memory;
+    unsigned type = TYPE_NUMBER;
+    if (!rp_json_is_number(text + from, to - from)) {
+        json_t *value = rp_json_parse(
+            text + from, to - from, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &where, &no_memory);
+        s->failed |= no_memory;
+        type = value ? type_of(value) : 0;
+        json_decref(value);
+    }
     /* A text that is JSON of a type the schema does not have stays text if it may be one. */
-    if (value &&
-        ((s->types & type_of(value) & ~(unsigned)TYPE_STRING) || !(s->types & TYPE_STRING))) {
+    if (type && ((s->types & type & ~(unsigned)TYPE_STRING) || !(s->types & TYPE_STRING))) {
         for (size_t i = from; i < to; i++)
             rp_split_argument(s, text[i]);
     } else {
@@ -196,7 +201,6 @@ static void put_held_value(struct rp_splitter *s) {
         rp_split_escaped_text(s, text, s->held.len);
         rp_split_argument(s, '"');
     }
-    json_decref(value);
 }
 
 static void start_value(struct rp_splitter *s) {
@@ -206,6 +210,7 @@ static void start_value(struct rp_splitter *s) {
         s->value = VALUE_STRING;
     } else if (containers && (s->pending[0] == '{' || s->pending[0] == '[')) {
         s->value = VALUE_RAW;
+        s->scan = (struct json_scan){.depth = 0};
     } else if (!symbol_is_space(s->pending[0])) {
         s->value = VALUE_HELD;
     } else {
@@ -231,11 +236,14 @@ static void put_value_symbol(struct rp_splitter *s, rp_symbol symbol) {
     char c = (char)byte;
     const char *text = byte < 0 ? s->bound->specials[symbol - SYM_SPECIAL] : &c;
     size_t len = byte < 0 ? strlen(text) : 1;
-    for (size_t i = 0; i < len; i++)
-        if (s->value == VALUE_STRING)
+    for (size_t i = 0; i < len; i++) {
+        if (s->value == VALUE_STRING) {
             rp_split_escaped(s, (unsigned char)text[i]);
-        else
-            rp_split_argument(s, text[i]);
+            continue;
+        }
+        rp_split_argument(s, text[i]);
+        (void)rp_json_scan(&s->scan, (unsigned char)text[i]);
+    }
 }
 
 bool rp_split_step_value(struct rp_splitter *s) {
@@ -247,7 +255,9 @@ bool rp_split_step_value(struct rp_splitter *s) {
             return true;
         }
     }
-    enum match match = value_closes(s, &end);
+    /* A string of a JSON value may contain any tag. */
+    bool inside = s->value == VALUE_RAW && s->scan.in_string && symbol_byte(s->pending[0]) >= 0;
+    enum match match = inside ? MATCH_NO : value_closes(s, &end);
     if (match == MATCH_PARTIAL)
         return false;
     if (match == MATCH_FULL) {
