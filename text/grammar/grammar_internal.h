@@ -209,6 +209,14 @@ uint32_t rx_char_derivative(struct rp_grammar *g, const struct node *n, uint8_t 
 /* The texts in which the pattern is found (search), or that it matches whole. */
 int regex_parse(struct rp_grammar *g, const char *pattern, size_t len, enum rx_mode mode,
                 bool search, uint32_t *out_rx, struct rp_error *err);
+enum regex_flag {
+    REGEX_LINE_DOT = 1, /* the point is all but \n, as in Python */
+    REGEX_DOT_ALL = 2,  /* the point is every character */
+    REGEX_FOLD = 4,     /* ASCII letters match in both cases */
+};
+/* Whole texts, in UTF-8. */
+int regex_parse_flags(struct rp_grammar *g, const char *pattern, size_t len, unsigned flags,
+                      uint32_t *out_rx, struct rp_error *err);
 
 /* ---- grammar_number.c ----------------------------------------------------------------------- */
 
