@@ -95,7 +95,7 @@ static void test_gbnf_tokens(void **state) {
     check_refused("root ::= !<tool_call>", false, "!<token>*");
 }
 
-/* The constructs of patch formats for agents: nested rules, optional line ends, lines of any text. */
+/* The constructs of patch formats for agents: nested rules, optional line ends, free lines. */
 static const char patch[] = "start: open change+ close\n"
                             "open: \"=== Edit\" LF\n"
                             "close: \"=== Done\" LF?\n\n"
