@@ -59,7 +59,7 @@ enum node_flag {
 /* Lists (RX_OR, RX_AND, G_OR, G_STATE): lists[a .. a + b), sorted. Repeats: a, lo to hi times. */
 struct node {
     uint8_t kind, flags;
-    uint16_t clean; /* RX: 1 + the number of clean characters that fit (mask); 0: not known */
+    uint16_t clean; /* RX: two bits for each kind of characters (mask): 0 unknown, 2 all fit */
     uint32_t a, b, lo, hi;
     uint32_t row;  /* RX: index + 1 of its row */
     uint32_t mark; /* visited in pass `mark` */
