@@ -5,6 +5,7 @@
  * unwritten memory show. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
+#include "tests/support/family_configs.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -50,6 +51,13 @@ static int teardown(void **state) {
     return 0;
 }
 
+/* Each of the other families has the operators of one of these. */
+static const enum rp_family families[] = {
+    RP_FAMILY_LLAMA,      RP_FAMILY_MISTRAL,  RP_FAMILY_QWEN2,  RP_FAMILY_QWEN3,
+    RP_FAMILY_GEMMA2,     RP_FAMILY_GRANITE,  RP_FAMILY_OLMO3,  RP_FAMILY_SMOLLM3,
+    RP_FAMILY_MINISTRAL3, RP_FAMILY_STABLELM, RP_FAMILY_COHERE,
+};
+
 static void make_model(enum rp_family family, enum rp_dtype dtype) {
     struct rp_model_config config = {.family = family,
                                      .hidden = 64,
@@ -62,20 +70,12 @@ static void make_model(enum rp_family family, enum rp_dtype dtype) {
                                      .vocab = VOCAB,
                                      .max_position = 128,
                                      .norm_eps = 1e-5f,
-                                     .rope_theta = 10000.0,
+                                     .rope = {.theta = 10000.0},
                                      .bos_id = RP_ID_NONE};
-    config.tied = family == RP_FAMILY_LLAMA;
-    config.qkv_bias = family == RP_FAMILY_QWEN2;
-    config.qk_norm = family == RP_FAMILY_QWEN3;
-    config.window = family == RP_FAMILY_MISTRAL || family == RP_FAMILY_GEMMA2 ? 7 : 0;
-    if (family == RP_FAMILY_GEMMA2) {
-        config.tied = config.post_norms = config.embed_scaled = true;
-        config.full_layers[0] = 2;
-        config.norm_offset = 1;
-        config.attention_cap = 2;
-        config.logit_cap = 3;
-        config.activation = RP_ACTIVATION_GELU_TANH;
-    }
+    config.tied = family == RP_FAMILY_LLAMA || family == RP_FAMILY_GEMMA2;
+    if (family == RP_FAMILY_MISTRAL || family == RP_FAMILY_GEMMA2 || family == RP_FAMILY_OLMO3)
+        config.window = 7;
+    rp_test_set_family(&config);
     rp_model_deinit(&model);
     assert_int_equal(rp_model_random(&config, dtype, 5, 128, &model, NULL), RP_OK);
 }
@@ -158,7 +158,8 @@ static void check_way(const struct rp_driver_config *way) {
 
 /* Runs `check` for every family in f32 and bf16; `plain` has the logits of the simplest way. */
 static void for_every_model(void (*check)(enum rp_dtype dtype)) {
-    for (enum rp_family family = RP_FAMILY_LLAMA; family < RP_FAMILY_COUNT; family++) {
+    for (size_t f = 0; f < RP_ARRAY_COUNT(families); f++) {
+        enum rp_family family = families[f];
         for (int half = 0; half < 2; half++) {
             enum rp_dtype dtype = half ? RP_DTYPE_BF16 : RP_DTYPE_F32;
             struct rp_driver_config way = way_default(dtype);
@@ -223,7 +224,8 @@ static uint32_t launches_of(enum rp_family family, const char *kernel) {
 
 static void test_gate_up_does_the_activation_where_its_halves_are_whole_panels(void **state) {
     (void)state;
-    for (enum rp_family family = RP_FAMILY_LLAMA; family < RP_FAMILY_COUNT; family++) {
+    for (size_t f = 0; f < RP_ARRAY_COUNT(families); f++) {
+        enum rp_family family = families[f];
         assert_int_equal(launches_of(family, "linear_gated"), family % 2 ? 0 : 2);
         assert_int_equal(launches_of(family, "activation"), family % 2 ? 2 : 0);
     }
@@ -402,7 +404,8 @@ static double relative_error(const struct record *a, const struct record *b, uin
 /* Only the prompts: the sampled tokens may differ. */
 static void test_fast_kernels_agree_with_the_scalar_reference(void **state) {
     (void)state;
-    for (enum rp_family family = RP_FAMILY_LLAMA; family < RP_FAMILY_COUNT; family++) {
+    for (size_t f = 0; f < RP_ARRAY_COUNT(families); f++) {
+        enum rp_family family = families[f];
         for (int half = 0; half < 2; half++) {
             enum rp_dtype dtype = half ? RP_DTYPE_BF16 : RP_DTYPE_F32;
             struct rp_driver_config way = way_default(dtype);
@@ -516,7 +519,8 @@ static void edit_program(struct rp_program *program) {
 
 static void test_inserted_operators_give_equal_bits_fused_and_unfused(void **state) {
     (void)state;
-    for (enum rp_family family = RP_FAMILY_LLAMA; family < RP_FAMILY_COUNT; family++) {
+    for (size_t f = 0; f < RP_ARRAY_COUNT(families); f++) {
+        enum rp_family family = families[f];
         struct rp_driver_config way = way_default(RP_DTYPE_BF16);
         way.edit = edit_program;
         way.no_fusion = true;

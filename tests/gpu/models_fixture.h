@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "engine/buckets.h"
 #include "tests/support/driver.h"
+#include "tests/support/family_configs.h"
 #include "tests/support/gpu_test.h"
 
 #include <math.h>
@@ -60,6 +61,18 @@ static const struct model_case model_cases[] = {
     {"gemma2 bf16 256", RP_FAMILY_GEMMA2, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 256, 320, 40,
      .tied = true},
     {"gemma2 f32 24", RP_FAMILY_GEMMA2, RP_DTYPE_F32, 120, 200, 3, 3, 1, 24, 131, 7, .tied = true},
+    {"granite bf16 64", RP_FAMILY_GRANITE, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0,
+     .tied = true},
+    {"olmo3 bf16 128", RP_FAMILY_OLMO3, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 128, 320, 40,
+     .tied = false},
+    {"smollm3 f32 40", RP_FAMILY_SMOLLM3, RP_DTYPE_F32, 120, 200, 2, 3, 1, 40, 131, 0,
+     .tied = true},
+    {"ministral3 bf16 128", RP_FAMILY_MINISTRAL3, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 128, 320, 0,
+     .tied = false},
+    {"stablelm bf16 64", RP_FAMILY_STABLELM, RP_DTYPE_BF16, 256, 512, 2, 4, 4, 64, 320, 0,
+     .tied = false},
+    {"cohere int8 64", RP_FAMILY_COHERE, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0, .tied = true,
+     .scheme = RP_QUANT_INT8},
     {"llama int8 64", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0, .tied = true,
      .scheme = RP_QUANT_INT8, .head = true},
     {"llama fp8 128", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 1024, 1408, 2, 8, 2, 128, 512, 0,
@@ -184,22 +197,13 @@ static void make_model(const struct model_case *wanted) {
                                      .vocab = wanted->vocab,
                                      .window = wanted->window,
                                      .tied = wanted->tied,
-                                     .qkv_bias = wanted->family == RP_FAMILY_QWEN2,
-                                     .qk_norm = wanted->family == RP_FAMILY_QWEN3,
                                      .max_position = POSITIONS,
                                      .norm_eps = 1e-5f,
-                                     .rope_theta = 10000.0,
+                                     .rope = {.theta = 10000.0},
                                      .bos_id = RP_ID_NONE,
                                      .quantization = wanted->scheme,
                                      .quantize_head = wanted->head};
-    if (wanted->family == RP_FAMILY_GEMMA2) {
-        config.post_norms = config.embed_scaled = true;
-        config.full_layers[0] = 2;
-        config.norm_offset = 1;
-        config.attention_cap = 2;
-        config.logit_cap = 3;
-        config.activation = RP_ACTIVATION_GELU_TANH;
-    }
+    rp_test_set_family(&config);
     current = wanted;
     assert_int_equal(rp_model_random(&config, wanted->dtype, 5, POSITIONS, &model, NULL), RP_OK);
     if (wanted->blocks)

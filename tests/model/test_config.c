@@ -59,7 +59,8 @@ static const struct entry good[] = {
     {"eos_token_id", "2"},
 };
 
-/* Writes the valid configuration with up to `count` entries changed or added. */
+/* Writes the valid configuration with up to `count` entries changed or added; another architecture
+ * removes the model_type. */
 static void write_config(struct fixture *f, const struct entry *changes, size_t count) {
     struct rp_buffer text;
     bool first = true;
@@ -70,7 +71,11 @@ static void write_config(struct fixture *f, const struct entry *changes, size_t 
             i < RP_ARRAY_COUNT(good) ? &good[i] : &changes[i - RP_ARRAY_COUNT(good)];
         bool changed = false;
         for (size_t c = 0; i < RP_ARRAY_COUNT(good) && c < count; c++)
-            changed = changed || (changes[c].key && strcmp(changes[c].key, entry->key) == 0);
+            changed =
+                changed || (changes[c].key &&
+                            (strcmp(changes[c].key, entry->key) == 0 ||
+                             (strcmp(entry->key, "model_type") == 0 &&
+                              strcmp(changes[c].key, "architectures") == 0 && changes[c].value)));
         if (changed || !entry->key || !entry->value)
             continue;
         rp_buffer_printf(&text, "%s\"%s\":%s", first ? "" : ",", entry->key, entry->value);
@@ -111,8 +116,8 @@ static void test_a_llama_configuration_is_read(void **state) {
     assert_int_equal(c->vocab, 512);
     assert_int_equal(c->max_position, 2048);
     assert_true(c->norm_eps == 1e-5f);
-    assert_true(c->rope_theta == 10000.0);
-    assert_int_equal(c->rope, RP_ROPE_DEFAULT);
+    assert_true(c->rope.theta == 10000.0);
+    assert_int_equal(c->rope.kind, RP_ROPE_DEFAULT);
     assert_int_equal(c->activation, RP_ACTIVATION_SILU);
     assert_int_equal(c->file_dtype, RP_DTYPE_BF16);
     assert_int_equal(c->bos_id, 1);
@@ -132,7 +137,7 @@ static void test_absent_keys_have_the_defaults_of_transformers(void **state) {
     assert_int_equal(f->config.family, RP_FAMILY_LLAMA);
     assert_int_equal(f->config.kv_heads, 8);
     assert_true(f->config.norm_eps == 1e-6f);
-    assert_true(f->config.rope_theta == 10000.0);
+    assert_true(f->config.rope.theta == 10000.0);
     assert_false(f->config.tied);
     assert_int_equal(f->config.file_dtype, RP_DTYPE_F32);
     assert_int_equal(f->config.bos_id, RP_ID_NONE);
@@ -249,25 +254,64 @@ static void test_what_gemma2_cannot_have_is_refused(void **state) {
     }
 }
 
+#define TEXT                                                                                       \
+    "{\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":7,\"sliding_window\":9,"   \
+    "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}"
+
+static void test_the_text_part_of_a_model_with_images_is_read(void **state) {
+    struct fixture *f = *state;
+    const struct rp_model_config *c = &f->config;
+    rp_test_file_text(
+        &f->dir, "config.json",
+        "{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"model_type\":\"gemma3\","
+        "\"eos_token_id\":[1,106],\"torch_dtype\":\"bfloat16\",\"text_config\":" TEXT "}}");
+    if (load(f) != RP_OK)
+        fail_msg("%s", f->err.text);
+    assert_true(c->wrapped && c->family == RP_FAMILY_GEMMA3 && c->tied);
+    assert_true(c->heads == 8 && c->kv_heads == 4 && c->head_dim == 256 && c->vocab == 262208);
+    assert_true(c->max_position == 131072 && c->file_dtype == RP_DTYPE_BF16 && c->eos_count == 2);
+    assert_int_equal(windows(f), 0x5F); /* every sixth layer is full */
+    assert_true(rp_model_rope(c, 5)->kind == RP_ROPE_LINEAR && rp_model_rope(c, 5)->theta == 1e6);
+    assert_true(rp_model_rope(c, 0)->kind == RP_ROPE_DEFAULT && rp_model_rope(c, 0)->theta == 1e4);
+    static const struct {
+        const char *json, *text;
+    } bad[] = {
+        {"{\"model_type\":\"gemma3\"}", "config.json: text_config must be an object"},
+        {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"mamba\"}}",
+         "config.json: text_config: model_type is \"mamba\", supported: llama, "},
+        {"{\"model_type\":\"gemma3\",\"text_config\":{\"hidden_size\":0}}",
+         "config.json: text_config: hidden_size is 0"},
+        {"{\"model_type\":\"gemma3\",\"tie_word_embeddings\":false,\"text_config\":" TEXT
+         ",\"tie_word_embeddings\":true}}",
+         "config.json: tie_word_embeddings differs from that of text_config"},
+    };
+    for (size_t i = 0; i < RP_ARRAY_COUNT(bad); i++) {
+        rp_test_file_text(&f->dir, "config.json", bad[i].json);
+        assert_int_not_equal(load(f), RP_OK);
+        if (strncmp(f->err.text, bad[i].text, strlen(bad[i].text)) != 0)
+            fail_msg("%s", f->err.text);
+    }
+}
+
 static void test_rope_scaling_is_read_in_its_old_and_new_spelling(void **state) {
     struct fixture *f = *state;
     LOAD(f,
          {"rope_scaling", "{\"rope_type\":\"llama3\",\"factor\":32.0,\"low_freq_factor\":1.0,"
                           "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}"},
          {"rope_theta", "500000"});
-    assert_int_equal(f->config.rope, RP_ROPE_LLAMA3);
-    assert_true(f->config.rope_factor == 32 && f->config.rope_low_freq_factor == 1 &&
-                f->config.rope_high_freq_factor == 4 && f->config.rope_theta == 500000);
-    assert_int_equal(f->config.rope_original_max_position, 8192);
+    assert_int_equal(f->config.rope.kind, RP_ROPE_LLAMA3);
+    assert_true(f->config.rope.factor == 32 && f->config.rope.low_freq_factor == 1 &&
+                f->config.rope.high_freq_factor == 4 && f->config.rope.theta == 500000);
+    assert_int_equal(f->config.rope.original_max_position, 8192);
     LOAD(f, {"rope_scaling", "{\"type\":\"linear\",\"factor\":2.5}"});
-    assert_int_equal(f->config.rope, RP_ROPE_LINEAR);
-    assert_true(f->config.rope_factor == 2.5);
+    assert_int_equal(f->config.rope.kind, RP_ROPE_LINEAR);
+    assert_true(f->config.rope.factor == 2.5);
     LOAD(f, {"rope_theta", NULL},
          {"rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":1000000.0}"});
-    assert_int_equal(f->config.rope, RP_ROPE_DEFAULT);
-    assert_true(f->config.rope_theta == 1000000.0);
+    assert_int_equal(f->config.rope.kind, RP_ROPE_DEFAULT);
+    assert_true(f->config.rope.theta == 1000000.0);
     LOAD(f, {"rope_scaling", "null"});
-    assert_int_equal(f->config.rope, RP_ROPE_DEFAULT);
+    assert_int_equal(f->config.rope.kind, RP_ROPE_DEFAULT);
 }
 
 static void test_the_newer_key_dtype_is_read_too(void **state) {
@@ -308,11 +352,16 @@ static const struct bad {
 } bad_configs[] = {
     {{"architectures", "[\"GPT2LMHeadModel\"]"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: architectures[0] is \"GPT2LMHeadModel\", supported: LlamaForCausalLM, "
-     "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM"},
+     "config.json: architectures[0] is \"GPT2LMHeadModel\", supported: llama, mistral, qwen2, "
+     "qwen3, "
+     "gemma2, phi3, gemma3_text, granite, granitemoehybrid, olmo2, olmo3, smollm3, ministral, "
+     "ministral3, internlm2, internlm3, stablelm, glm, glm4, cohere, cohere2"},
     {{"model_type", "\"granite\""},
      RP_STATUS_UNSUPPORTED,
-     "config.json: model_type is \"granite\", supported: llama, "},
+     "config.json: model_type is \"granite\", supported: llama"},
+    {{"model_type", "\"gpt2\""},
+     RP_STATUS_UNSUPPORTED,
+     "config.json: model_type is \"gpt2\", supported: llama, mistral, "},
     {{"is_causal", "false"}, RP_STATUS_UNSUPPORTED, "config.json: is_causal must be true"},
     {{"is_causal", "0"}, RP_STATUS_FORMAT, "config.json: is_causal"},
     {{"architectures", "\"LlamaForCausalLM\""}, RP_STATUS_FORMAT, "config.json: architectures"},
@@ -379,15 +428,45 @@ static const struct bad {
      "config.json: torch_dtype is \"float8_e4m3fn\", supported: float32, bfloat16, float16"},
     {{"partial_rotary_factor", "0.5"}, RP_STATUS_UNSUPPORTED, "config.json: partial_rotary_factor"},
     {{"rope_scaling", "[]"}, RP_STATUS_FORMAT, "config.json: rope_scaling must be an object"},
-    {{"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0}"},
+    {{"rope_scaling", "{\"rope_type\":\"proportional\",\"factor\":4.0}"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: rope_scaling: rope_type is \"yarn\", supported: default, linear, llama3"},
-    {{"rope_scaling", "{\"type\":\"longrope\"}"},
+     "config.json: rope_scaling: rope_type is \"proportional\", supported: default, linear, "
+     "dynamic, "
+     "llama3, yarn, longrope"},
+    {{"rope_scaling", "{\"type\":\"longrope\",\"long_factor\":[1,1,1,1]}"},
+     RP_STATUS_FORMAT,
+     "config.json: rope_scaling: short_factor must be a list of 4 numbers"},
+    {{"rope_scaling", "{\"type\":\"longrope\",\"short_factor\":[1,1,1],\"long_factor\":[1,1,1,1]}"},
+     RP_STATUS_RANGE,
+     "config.json: rope_scaling: short_factor must be a list of 4 numbers"},
+    {{"rope_scaling",
+      "{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,0,1,1]}"},
+     RP_STATUS_RANGE,
+     "config.json: rope_scaling: long_factor must be a list of 4 numbers"},
+    {{"rope_scaling", "{\"type\":\"dynamic\"}"},
+     RP_STATUS_FORMAT,
+     "config.json: rope_scaling: factor is missing"},
+    {{"rope_scaling", "{\"type\":\"yarn\",\"rope_type\":\"linear\",\"factor\":2}"},
+     RP_STATUS_FORMAT,
+     "config.json: rope_scaling: type differs from rope_type"},
+    {{"rope_scaling", "{\"type\":\"yarn\",\"factor\":2,\"beta_fast\":0.5}"},
+     RP_STATUS_RANGE,
+     "config.json: rope_scaling: beta_fast must be at least beta_slow"},
+    {{"rope_scaling", "{\"type\":\"linear\",\"factor\":2,\"mrope_section\":[1]}"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: rope_scaling: rope_type is \"longrope\""},
-    {{"rope_scaling", "{\"type\":\"dynamic\",\"factor\":2.0}"},
+     "config.json: rope_scaling: mrope_section is not supported"},
+    {{"rope_scaling", "{\"type\":\"linear\",\"factor\":2,\"rope_theta\":5}"},
+     RP_STATUS_FORMAT,
+     "config.json: rope_scaling: rope_theta differs from the key outside"},
+    {{"rope_scaling", "{\"type\":\"linear\",\"factor\":2,\"llama_4_scaling_beta\":0.1}"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: rope_scaling: rope_type is \"dynamic\""},
+     "config.json: rope_scaling: llama_4_scaling_beta is not supported"},
+    {{"logits_scaling", "8"},
+     RP_STATUS_UNSUPPORTED,
+     "config.json: logits_scaling is not known in this family"},
+    {{"scale_attn_by_layer", "true"},
+     RP_STATUS_UNSUPPORTED,
+     "config.json: scale_attn_by_layer is not known in this family"},
     {{"rope_scaling", "{\"type\":\"linear\"}"},
      RP_STATUS_FORMAT,
      "config.json: rope_scaling: factor is missing"},
@@ -489,15 +568,16 @@ static void test_what_is_no_model_directory_is_refused_by_what_it_is(void **stat
     check_refusal(f, "./nowhere", RP_STATUS_NOT_FOUND, "no such model directory", "config.json");
     assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK); /* names what is missing */
     rp_test_file_text(&f->dir, "model.gguf", "GGUF");
-    check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "GGUF", "safetensors");
+    check_refusal(f, f->dir.path, RP_STATUS_INVALID, "directory with GGUF files",
+                  "the path of one");
     snprintf(path, sizeof path, "%s/model.gguf", f->dir.path);
-    check_refusal(f, path, RP_STATUS_UNSUPPORTED, "GGUF", "safetensors");
+    assert_int_equal(rp_model_dir_check(path, &f->err), RP_OK);
     rp_test_file_text(&f->dir, "adapter_config.json", "{}");
     check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "LoRA", "merge");
     rp_test_file_text(&f->dir, "config.json", "{}");
     assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK);
     rp_test_file_text(&f->dir, "tokenizer.model", "x");
-    check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "SentencePiece", "tokenizer.json");
+    assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK); /* read directly */
     rp_test_file_text(&f->dir, "tokenizer.json", "{}");
     assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK);
     snprintf(path, sizeof path, "%s/config.json", f->dir.path);
@@ -574,6 +654,7 @@ int main(void) {
         TEST(test_the_window_follows_each_familys_rules),
         TEST(test_gemma2_has_caps_norms_scales_and_a_window_in_every_second_layer),
         TEST(test_what_gemma2_cannot_have_is_refused),
+        TEST(test_the_text_part_of_a_model_with_images_is_read),
         TEST(test_rope_scaling_is_read_in_its_old_and_new_spelling),
         TEST(test_the_newer_key_dtype_is_read_too),
         TEST(test_generation_config_adds_stop_ids_and_sampling_defaults),
