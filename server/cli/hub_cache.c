@@ -167,9 +167,9 @@ int rp_model_locate(const char **path, struct rp_error *err) {
         return RP_OK;
     rp_hub_model_dir(cache, name.id, model, sizeof model);
     if (!rp_hub_find_commit(model, name.revision, commit)) {
-        int status =
-            rp_error_set(err, RP_STATUS_NOT_FOUND,
-                         "%.200s: no such directory, and not in the cache %.200s", *path, cache);
+        int status = rp_error_set(err, RP_STATUS_NOT_FOUND,
+                                  "%.200s: no such model directory, and not in the cache %.200s",
+                                  *path, cache);
         rp_error_hint(err, "`reprise pull %.200s` downloads it", *path);
         return status;
     }
