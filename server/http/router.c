@@ -11,6 +11,7 @@ static const struct rp_route routes[] = {
     {"/v1/models/*", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_model},
     {"/tokenize", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_tokenize},
     {"/detokenize", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_detokenize},
+    {"/tokenizer_info", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_tokenizer_info},
     {"/health", RP_METHOD_GET, RP_ACCESS_OPEN, rp_api_ready},
     {"/health/ready", RP_METHOD_GET, RP_ACCESS_OPEN, rp_api_ready},
     {"/health/live", RP_METHOD_GET, RP_ACCESS_OPEN, rp_api_live},

@@ -42,6 +42,7 @@ void rp_api_chat(struct rp_conn *conn);   /* api_completions.c */
 void rp_api_cancel(struct rp_conn *conn); /* api_cancel.c */
 void rp_api_tokenize(struct rp_conn *conn);
 void rp_api_detokenize(struct rp_conn *conn);
+void rp_api_tokenizer_info(struct rp_conn *conn);
 void rp_api_models(struct rp_conn *conn);
 void rp_api_model(struct rp_conn *conn);
 void rp_api_live(struct rp_conn *conn);

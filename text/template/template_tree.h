@@ -136,6 +136,7 @@ struct rp_template_node {
 struct rp_chat_template {
     struct rp_tmem mem;
     char *name;
+    char *source; /* NUL-terminated */
     struct rp_template_nodes body;
     struct rp_value *symbols; /* names of variables, by number */
     size_t symbol_count, symbol_capacity;
