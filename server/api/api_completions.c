@@ -1,6 +1,7 @@
 /* api_completions.c - POST /v1/completions and /v1/chat/completions: checks, then hands off to
  * completion_start.c. */
 #include "engine/engine.h"
+#include "server/api/answer.h"
 #include "server/api/completion.h"
 #include "server/http/http_error.h"
 #include "server/http/json_work.h"
@@ -22,6 +23,7 @@ static void start(struct rp_conn *conn, json_t *root, enum rp_api api) {
         rp_conn_reply_error(conn, &error);
         return;
     }
+    params.answers = api == RP_API_CHAT ? &rp_answer_chat : &rp_answer_completions;
     rp_completion_start(conn, root, &params);
 }
 

@@ -3,7 +3,6 @@
 #include "engine/engine.h"
 #include "server/api/completion_internal.h"
 #include "server/api/server_keys.h"
-#include "server/api/sse.h"
 #include "server/server_trace.h"
 
 #include <stdio.h>
@@ -25,7 +24,7 @@ void rp_completion_try_free(struct rp_completion *c) {
     rp_gauge_set(&server->metrics.completions, server->completion_count);
     for (uint32_t i = 0; i < c->choice_count; i++) {
         rp_grammar_row_close(c->choices[i].grammar);
-        rp_buffer_deinit(&c->choices[i].text);
+        rp_answer_events_deinit(&c->choices[i].events);
         rp_token_log_deinit(&c->choices[i].log);
         rp_token_log_deinit(&c->choices[i].prompt_log);
         rp_token_ids_deinit(&c->choices[i].ids);
@@ -36,10 +35,10 @@ void rp_completion_try_free(struct rp_completion *c) {
     rp_grammar_entry_release(server->grammars, c->grammar);
     json_decref(c->root);
     rp_params_deinit(&c->params);
-    rp_buffer_deinit(&c->head);
-    rp_buffer_deinit(&c->out);
+    rp_answer_close(&c->answer);
     rp_buffer_deinit(&c->more);
     rp_buffer_deinit(&c->detok_text);
+    rp_buffer_deinit(&c->passed_text);
     rp_buffer_deinit(&c->logprobs);
     rp_buffer_deinit(&c->prompt_logprobs);
     rp_free(c);
@@ -77,8 +76,8 @@ void rp_completion_fail(struct rp_completion *c, const struct rp_http_error *err
         rp_conn_reply_error(rp_completion_let_go(c), error);
         return;
     }
-    rp_buffer_clear(&c->out);
-    rp_sse_error(&c->out, error);
+    rp_buffer_clear(&c->answer.out);
+    c->answer.api->error(&c->answer, error);
     if (rp_completion_send_out(c)) {
         rp_server_trace_answered(c, error->status);
         rp_conn_stream_end(rp_completion_let_go(c));

@@ -2,6 +2,7 @@
 #ifndef RP_SERVER_COMPLETION_INTERNAL_H
 #define RP_SERVER_COMPLETION_INTERNAL_H
 
+#include "server/api/answer.h"
 #include "server/api/chat_prompt.h"
 #include "server/api/completion.h"
 #include "server/api/text_work.h"
@@ -18,7 +19,7 @@ struct rp_choice {
     struct rp_request_record record;
     struct rp_token_ids ids;        /* with return_token_ids: tokens not sent yet */
     struct rp_grammar_row *grammar; /* NULL: its tokens are not restricted */
-    struct rp_buffer text;          /* text not sent yet; without streaming, all of it */
+    struct rp_answer_events events; /* not sent yet; without streaming, all of them */
     /* Log-probabilities, if requested; prompt_log and prompt_detok cover echoed prompt tokens. */
     struct rp_token_log log, prompt_log;
     struct rp_detokenizer prompt_detok;
@@ -49,7 +50,8 @@ struct rp_completion {
     struct rp_chat_prompt chat; /* rendered chat prompt, until it is tokenized */
     struct rp_http_error chat_error, grammar_error;
     struct rp_grammar_entry *grammar; /* params.grammar, compiled */
-    struct rp_buffer head, out, detok_text, logprobs, prompt_logprobs;
+    struct rp_answer answer;
+    struct rp_buffer detok_text, passed_text, logprobs, prompt_logprobs;
     /* additional members of the last chunk or of the whole answer: ,"name":value */
     struct rp_buffer more;
     uint64_t first_byte_ns, salt;
@@ -91,7 +93,7 @@ bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice)
 void rp_completion_finish(struct rp_completion *c);
 /* Detaches the connection, which continues with the client's next request. */
 struct rp_conn *rp_completion_let_go(struct rp_completion *c);
-/* Sends c->out as one chunk. False: the client is gone and c may be freed. */
+/* Sends c->answer.out as one chunk. False: the client is gone and c may be freed. */
 bool rp_completion_send_out(struct rp_completion *c);
 
 /* Frees it when it is unused: no client, no open request, no job, no hold. */

@@ -5,7 +5,6 @@
 #include "server/api/bad_words.h"
 #include "server/api/completion_internal.h"
 #include "server/api/server_keys.h"
-#include "server/api/sse.h"
 #include "server/server_trace.h"
 
 #include <stdio.h>
@@ -415,7 +414,7 @@ static struct rp_completion *create(struct rp_conn *conn, json_t *root, uint32_t
     struct rp_server *server = conn->server;
     uint32_t per_prompt = (uint32_t)params->best_of, count = prompts * per_prompt;
     struct rp_completion *c = rp_calloc(1, sizeof *c + count * sizeof c->choices[0]);
-    char id[17], full_id[32];
+    char id[17];
     if (!c)
         return NULL;
     c->server = server;
@@ -435,15 +434,15 @@ static struct rp_completion *create(struct rp_conn *conn, json_t *root, uint32_t
         c->choices[i].stop_token = -1;
     }
     rp_server_new_id(server, id);
-    snprintf(full_id, sizeof full_id, "%s%s", rp_sse_id_prefix(params->api), id);
-    rp_sse_head(&c->head, params->api, params->stream, full_id, (int64_t)time(NULL),
-                server->serving.model_name);
-    if (c->head.failed) {
-        rp_buffer_deinit(&c->head);
+    snprintf(c->answer.id, sizeof c->answer.id, "%s%s", params->answers->id_prefix, id);
+    c->answer.created = (int64_t)time(NULL);
+    c->answer.model = server->serving.model_name;
+    if (!rp_answer_open(&c->answer, root, params)) {
+        rp_answer_close(&c->answer);
         rp_free(c);
         return NULL;
     }
-    rp_completion_record_begin(c, full_id);
+    rp_completion_record_begin(c, c->answer.id);
     c->next = server->completions;
     if (server->completions)
         server->completions->prev = c;

@@ -53,10 +53,12 @@ bool rp_choice_echo(struct rp_completion *c, struct rp_choice *choice) {
         add_prompt_token(c, choice, choice->request.prompt[0], NULL);
     if (!c->params.echo)
         return true;
-    if (!append_prompt(c, choice, &c->items[index / c->per_prompt], &choice->text))
+    rp_buffer_clear(&c->passed_text);
+    if (!append_prompt(c, choice, &c->items[index / c->per_prompt], &c->passed_text))
         return false;
-    choice->text_chars = count_chars(choice->text.data, choice->text.len);
-    return true;
+    rp_answer_add(&choice->events, RP_ANSWER_TEXT, c->passed_text.data, c->passed_text.len);
+    choice->text_chars = count_chars(c->passed_text.data, c->passed_text.len);
+    return !rp_answer_events_failed(&choice->events);
 }
 
 /* --- The answer ------------------------------------------------------------------------------ */
@@ -65,25 +67,31 @@ static void append_stop(struct rp_completion *c, struct rp_choice *choice) {
     const struct rp_stop_string *stop = &c->params.stop.strings[choice->match.found];
     if (!c->params.include_stop)
         return;
-    rp_buffer_append(&choice->text, stop->bytes, stop->len);
-    choice->passed_bytes += stop->len;
+    rp_buffer_append(&c->passed_text, stop->bytes, stop->len);
+}
+
+/* Adds c->passed_text to the answer. */
+static void pass_text(struct rp_completion *c, struct rp_choice *choice) {
+    choice->passed_bytes += c->passed_text.len;
+    rp_answer_add(&choice->events, RP_ANSWER_TEXT, c->passed_text.data, c->passed_text.len);
 }
 
 /* Passes the detokenized text through stop string matching. True: the text has ended. */
 static bool take_text(struct rp_completion *c, struct rp_choice *choice) {
-    size_t before = choice->text.len, len = c->detok_text.len;
+    size_t len = c->detok_text.len;
     const char *text = c->detok_text.data;
     bool ended = false;
+    rp_buffer_clear(&c->passed_text);
     choice->text_bytes += len;
     choice->text_chars += count_chars(text, len);
     if (choice->tokens <= c->params.min_tokens)
-        rp_buffer_append(&choice->text, text, len);
+        rp_buffer_append(&c->passed_text, text, len);
     else
-        ended = rp_stop_match_push(&choice->match, text, len, &choice->text);
+        ended = rp_stop_match_push(&choice->match, text, len, &c->passed_text);
     rp_buffer_clear(&c->detok_text);
-    choice->passed_bytes += choice->text.len - before;
     if (ended)
         append_stop(c, choice);
+    pass_text(c, choice);
     if (ended)
         rp_token_log_cut(&choice->log, choice->passed_bytes);
     else
@@ -97,7 +105,8 @@ int rp_choice_take_token(struct rp_completion *c, struct rp_choice *choice,
         rp_token_log_add(&choice->log, event->token, event, choice->text_bytes, choice->text_chars);
     int status = rp_detokenizer_push(&choice->detok, event->token, &c->detok_text);
     *out_ended = status == RP_OK && take_text(c, choice);
-    if (status != RP_OK || choice->text.failed || choice->log.entries.failed)
+    if (status != RP_OK || rp_answer_events_failed(&choice->events) || c->passed_text.failed ||
+        choice->log.entries.failed)
         return RP_STATUS_NO_MEMORY;
     return RP_OK;
 }
@@ -105,6 +114,8 @@ int rp_choice_take_token(struct rp_completion *c, struct rp_choice *choice,
 void rp_choice_end_text(struct rp_completion *c, struct rp_choice *choice) {
     if (rp_detokenizer_finish(&choice->detok, &c->detok_text) == RP_OK && take_text(c, choice))
         return;
-    rp_stop_match_finish(&choice->match, &choice->text);
+    rp_buffer_clear(&c->passed_text);
+    rp_stop_match_finish(&choice->match, &c->passed_text);
+    pass_text(c, choice);
     rp_token_log_release_all(&choice->log);
 }

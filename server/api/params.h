@@ -17,8 +17,9 @@
 #include <jansson.h>
 
 struct rp_server;
+struct rp_answer_api;
 
-/* The route of a request; one bit each, so that a field can belong to both. */
+/* What a request asks for: one bit each, so that a field can belong to both. */
 enum rp_api { RP_API_COMPLETIONS = 1, RP_API_CHAT = 2 };
 
 #define RP_BAD_WORDS_MAX      64  /* strings in bad_words */
@@ -26,7 +27,8 @@ enum rp_api { RP_API_COMPLETIONS = 1, RP_API_CHAT = 2 };
 
 struct rp_completion_params {
     enum rp_api api;
-    json_t *prompt; /* borrowed; for a chat, its messages */
+    const struct rp_answer_api *answers; /* how its answer is written; rp_params_read leaves NULL */
+    json_t *prompt;                      /* borrowed; for a chat, its messages */
     const char *cache_salt;
     bool stream, include_usage, continuous_usage;
     bool add_special_tokens, skip_special_tokens, ignore_eos, include_stop;
