@@ -38,6 +38,8 @@ struct rp_http_limits {
     uint32_t json_depth;
     uint32_t stream_bytes; /* buffered output allowed for a slow reader */
     uint32_t pipeline_bytes;
+    /* a stream has output at least this often, if its API has something to send */
+    uint32_t keep_alive_ms;
     /* /health/ready fails when requests are open and no step completed for this long */
     uint32_t stuck_ms;
 };
@@ -59,6 +61,8 @@ struct rp_server_config {
     uint32_t watchdog_ms;
     bool metrics_on_main;  /* /metrics also on a main listener that is not loopback */
     double price_per_hour; /* of the machine, in any currency; 0: costs are not shown */
+    bool ollama;           /* the routes of Ollama's API are served */
+    uint64_t responses_store_bytes; /* limit of stored responses; 0: none are stored */
     bool vllm_metrics;     /* /metrics also exposes vLLM's metric names */
     enum rp_sandbox_mode sandbox;
     struct rp_http_limits limits;

@@ -64,6 +64,7 @@ void rp_answer_events_deinit(struct rp_answer_events *events);
 
 struct rp_answer_usage {
     uint64_t prompt, completion, cached, reasoning;
+    uint64_t first_token_ns; /* of the first choice, as rp_tick_ns; 0: not yet */
 };
 
 /* What a part of a stream, or a whole answer, says about one choice. */
@@ -87,6 +88,8 @@ struct rp_answer {
     char id[32]; /* with the API's prefix */
     int64_t created;
     const char *model;
+    struct rp_server *server;
+    uint64_t owner; /* of the API key, as rp_server_key_salt; 0: none */
     bool stream, include_usage, continuous_usage;
     struct rp_buffer head; /* of the API: JSON that all parts begin with */
     struct rp_buffer out, scratch;
@@ -100,6 +103,10 @@ void rp_answer_close(struct rp_answer *answer);
 
 struct rp_answer_api {
     const char *id_prefix;
+    const char *content_type; /* of a stream; NULL: server-sent events */
+    /* Sent when a stream had no output for limits.keep_alive_ms, also before its first part;
+     * NULL: nothing. */
+    const char *keep_alive;
     /* id, created, model, stream and the usage flags are set. root: the request, until open
      * returns. False: no memory; close is called also then. */
     bool (*open)(struct rp_answer *answer, json_t *root, const struct rp_completion_params *params);
@@ -129,7 +136,8 @@ struct rp_answer_api {
     bool prompt_logprobs_in_choice; /* otherwise a member of the answer */
 };
 
-extern const struct rp_answer_api rp_answer_completions, rp_answer_chat;
+extern const struct rp_answer_api rp_answer_completions, rp_answer_chat, rp_answer_responses,
+    rp_answer_messages, rp_answer_ollama_chat, rp_answer_ollama_generate;
 
 /* --- JSON that /v1/completions and /v1/chat/completions share (answer_json.c) ----------------- */
 

@@ -262,6 +262,17 @@ void rp_completion_event(struct rp_server *server, const struct rp_event *event)
     rp_completion_try_free(c);
 }
 
+void rp_completion_tick(struct rp_server *server) {
+    struct rp_completion *next;
+    for (struct rp_completion *c = server->completions; c; c = next) {
+        next = c->next;
+        c->holds++;
+        rp_completion_keep_alive(c);
+        c->holds--;
+        rp_completion_try_free(c);
+    }
+}
+
 void rp_completion_fail_all(struct rp_server *server, const struct rp_http_error *error) {
     struct rp_completion *next;
     for (struct rp_completion *c = server->completions; c; c = next) {

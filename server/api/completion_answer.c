@@ -18,8 +18,11 @@ struct rp_conn *rp_completion_let_go(struct rp_completion *c) {
 
 bool rp_completion_send_out(struct rp_completion *c) {
     struct rp_buffer *out = &c->answer.out;
+    if (c->conn && !out->failed && out->len == 0)
+        return true; /* an empty chunk would end the body */
     bool sent = c->conn && !out->failed && rp_conn_stream_write(c->conn, out->data, out->len);
     c->sent_bytes += sent ? out->len : 0;
+    c->output_ns = rp_tick_ns();
     if (sent)
         rp_buffer_clear(out);
     else if (c->conn)
@@ -117,6 +120,7 @@ static struct rp_answer_choice describe(struct rp_completion *c, struct rp_choic
 
 static void sum_tokens(const struct rp_completion *c, struct rp_answer_usage *tokens) {
     memset(tokens, 0, sizeof *tokens);
+    tokens->first_token_ns = c->choices[0].record.first_token_ns;
     for (uint32_t i = 0; i < c->choice_count; i++) {
         const struct rp_choice *choice = &c->choices[i];
         tokens->completion += choice->tokens;
@@ -127,22 +131,45 @@ static void sum_tokens(const struct rp_completion *c, struct rp_answer_usage *to
     }
 }
 
+/* False: the client is gone. */
+static bool begin_stream(struct rp_completion *c, const struct rp_answer_usage *usage) {
+    const struct rp_answer_api *api = c->answer.api;
+    const char *extra = rp_completion_timing_header(c, &c->more);
+    c->streaming = true;
+    c->status = 200;
+    bool begun = api->content_type ? rp_conn_body_begin(c->conn, 200, api->content_type, extra)
+                                   : rp_conn_stream_begin(c->conn, extra);
+    rp_buffer_clear(&c->more);
+    if (!begun)
+        return false;
+    c->conn->sent = on_sent;
+    if (api->begin)
+        api->begin(&c->answer, usage);
+    return true;
+}
+
+void rp_completion_keep_alive(struct rp_completion *c) {
+    uint64_t limit_ns = (uint64_t)c->server->config.limits.keep_alive_ms * 1000000u;
+    const char *text = c->answer.api->keep_alive;
+    if (!text || !c->params.stream || !c->conn || !c->open_count ||
+        rp_tick_ns() - c->output_ns < limit_ns)
+        return;
+    /* How much of the prompt is cached is known only when it is admitted. */
+    struct rp_answer_usage usage = {.prompt = c->choices[0].request.prompt_count};
+    if (!c->streaming && !begin_stream(c, &usage))
+        return;
+    rp_buffer_puts(&c->answer.out, text);
+    rp_completion_send_out(c);
+}
+
 bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice) {
     struct rp_answer_choice described = describe(c, choice);
     struct rp_answer_usage usage = {.prompt = choice->request.prompt_count,
                                     .completion = choice->tokens,
-                                    .cached = choice->request.cached_tokens};
-    if (!c->streaming) {
-        c->streaming = true;
-        c->status = 200;
-        bool begun = rp_conn_stream_begin(c->conn, rp_completion_timing_header(c, &c->more));
-        rp_buffer_clear(&c->more);
-        if (!begun)
-            return false;
-        c->conn->sent = on_sent;
-        if (c->answer.api->begin)
-            c->answer.api->begin(&c->answer, &usage);
-    }
+                                    .cached = choice->request.cached_tokens,
+                                    .first_token_ns = choice->record.first_token_ns};
+    if (!c->streaming && !begin_stream(c, &usage))
+        return false;
     c->answer.api->part(&c->answer, &described, &usage);
     rp_answer_events_clear(&choice->events);
     choice->ids.count = 0;
@@ -151,6 +178,8 @@ bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice)
     uint64_t number = c->conn->fill_number;
     if (!rp_completion_send_out(c))
         return false;
+    if (bytes == 0)
+        return true; /* its tokens count with the next part */
     note_handed(c, choice, number);
     rp_server_trace_written(c, choice, bytes);
     return true;

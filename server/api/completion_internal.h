@@ -55,7 +55,8 @@ struct rp_completion {
     /* additional members of the last chunk or of the whole answer: ,"name":value */
     struct rp_buffer more;
     uint64_t first_byte_ns, salt;
-    uint64_t tenant; /* whom its requests are charged to (engine/request.h) */
+    uint64_t output_ns; /* when something was last sent; before that, when it was created */
+    uint64_t tenant;    /* whom its requests are charged to (engine/request.h) */
     uint64_t body_bytes, sent_bytes;
     uint64_t text_ns, text_end_ns;     /* start and end of tokenization */
     uint64_t key_tokens;               /* of all answers and their prompts, once they are known */
@@ -89,6 +90,9 @@ void rp_choice_end_text(struct rp_completion *c, struct rp_choice *choice);
 
 /* completion_answer.c. Sends the choice's unsent text as one chunk. False: the client is gone. */
 bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice);
+/* Sends something if nothing was sent for a while and a stream is open or will be; c may be freed
+ * if nobody holds it. */
+void rp_completion_keep_alive(struct rp_completion *c);
 /* Call when all requests are closed and none failed: sends the answer or ends the stream. */
 void rp_completion_finish(struct rp_completion *c);
 /* Detaches the connection, which continues with the client's next request. */

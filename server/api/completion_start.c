@@ -27,9 +27,9 @@ static const char *prompt_field(const struct rp_completion *c) {
     return c->params.api == RP_API_CHAT ? "messages" : "prompt";
 }
 
-/* The request's max_tokens for the engine, which generates at least one token. */
+/* The tokens that the context must have room for; the engine generates at least one. */
 static uint64_t tokens_wanted(const struct rp_completion *c) {
-    return (uint64_t)RP_MAX(c->params.max_tokens, 1);
+    return c->params.limit_to_context ? 1 : (uint64_t)RP_MAX(c->params.max_tokens, 1);
 }
 
 /* With a non-causal mask a prompt must fit in one step; with prompt_logprobs its logit rows must,
@@ -66,13 +66,14 @@ static bool check_length(struct rp_completion *c, uint64_t count, struct rp_http
         return rp_http_error_set(error, 400, prompt_field(c), "invalid_value",
                                  "the prompt has no tokens");
     if (count + max_tokens > longest)
-        return rp_http_error_set(error, 400, count >= longest ? prompt_field(c) : "max_tokens",
-                                 "context_length_exceeded",
-                                 "this model's context is %u tokens, the request asks for %llu "
-                                 "(%llu in the prompt, %llu "
-                                 "for the completion): shorten the prompt or lower max_tokens",
-                                 longest, (unsigned long long)(count + max_tokens),
-                                 (unsigned long long)count, (unsigned long long)max_tokens);
+        return rp_http_error_set(
+            error, 400, count >= longest ? prompt_field(c) : "max_tokens",
+            "context_length_exceeded",
+            "this model's maximum context length is %u tokens, the request asks for %llu "
+            "(%llu in the prompt, %llu "
+            "for the completion): shorten the prompt or lower max_tokens",
+            longest, (unsigned long long)(count + max_tokens), (unsigned long long)count,
+            (unsigned long long)max_tokens);
     if (!check_whole(c, count, error))
         return false;
     if (prompt_only ? !rp_engine_prompt_fits(engine, (uint32_t)count)
@@ -89,9 +90,11 @@ static bool check_item(struct rp_completion *c, const struct rp_text_item *item,
                        struct rp_http_error *error) {
     const struct rp_serving *serving = &c->server->serving;
     if (item->status == RP_STATUS_RANGE)
-        return rp_http_error_set(error, 400, prompt_field(c), "context_length_exceeded",
-                                 "this model's context is %u tokens, the prompt alone has more",
-                                 rp_engine_max_model_len(serving->engine));
+        return rp_http_error_set(
+            error, 400, prompt_field(c), "context_length_exceeded",
+            "this model's maximum context length is %u tokens, the prompt alone "
+            "has more",
+            rp_engine_max_model_len(serving->engine));
     if (item->status == RP_STATUS_NO_MEMORY)
         return rp_http_error_set(error, 503, NULL, "overloaded", "out of memory");
     if (item->status != RP_OK)
@@ -107,9 +110,11 @@ static bool check_item(struct rp_completion *c, const struct rp_text_item *item,
 
 /* max_tokens, or as many as the context has room for after the prompt. */
 static uint32_t settle_max_tokens(const struct rp_completion *c, uint32_t prompt_count) {
-    return c->params.max_tokens >= 0
-               ? (uint32_t)tokens_wanted(c)
-               : rp_engine_output_max(c->server->serving.engine, prompt_count);
+    uint32_t most = rp_engine_output_max(c->server->serving.engine, prompt_count);
+    int64_t asked = c->params.max_tokens;
+    if (asked < 0 || (c->params.limit_to_context && asked > (int64_t)most))
+        return most;
+    return (uint32_t)RP_MAX(asked, 1);
 }
 
 /* Each answer to a prompt has its own seed; the first one uses the client's. */
@@ -435,8 +440,11 @@ static struct rp_completion *create(struct rp_conn *conn, json_t *root, uint32_t
     }
     rp_server_new_id(server, id);
     snprintf(c->answer.id, sizeof c->answer.id, "%s%s", params->answers->id_prefix, id);
+    c->output_ns = rp_tick_ns();
     c->answer.created = (int64_t)time(NULL);
     c->answer.model = server->serving.model_name;
+    c->answer.server = server;
+    c->answer.owner = rp_server_key_salt(server, conn->key_index);
     if (!rp_answer_open(&c->answer, root, params)) {
         rp_answer_close(&c->answer);
         rp_free(c);

@@ -30,6 +30,7 @@ struct rp_completion_params {
     const struct rp_answer_api *answers; /* how its answer is written; rp_params_read leaves NULL */
     json_t *prompt;                      /* borrowed; for a chat, its messages */
     const char *cache_salt;
+    bool limit_to_context; /* max_tokens beyond the context is lowered, not an error */
     bool stream, include_usage, continuous_usage;
     bool add_special_tokens, skip_special_tokens, ignore_eos, include_stop;
     bool profile;

@@ -47,6 +47,11 @@ static const struct rp_flag serve_flags[] = {
      "private key of --tls-cert (PEM, mode 600)"},
     {"metrics-on-main", RP_FLAG_SWITCH, AT(metrics_on_main), NULL, 0, 0, NULL,
      "serve /metrics, with a key, also when --host is not loopback"},
+    {"ollama", RP_FLAG_SWITCH, AT(ollama), NULL, 0, 0, NULL,
+     "also serve Ollama's API: /api/chat, /api/generate, /api/tags, /api/show, /api/ps"},
+    {"responses-store", RP_FLAG_SIZE, AT(responses_store_bytes), "SIZE", 0, 1e15, "64M",
+     "memory of stored answers of /v1/responses (K, M, G); the oldest are dropped; 0: none are "
+     "stored"},
     {"vllm-metrics", RP_FLAG_SWITCH, AT(vllm_metrics), NULL, 0, 0, "true",
      "also expose /metrics under vLLM's names"},
     {"max-connections", RP_FLAG_UINT, AT(max_connections), "N", 1, 1000000, "4096",

@@ -41,6 +41,7 @@ static void set_limits(struct rp_http_limits *limits) {
         limits->header_ms = limits->body_ms = limits->idle_ms = limits->write_stall_ms =
             limits->linger_ms = timeout;
     limits->stream_bytes = from_environment("FAKE_STREAM_BYTES", limits->stream_bytes);
+    limits->keep_alive_ms = from_environment("FAKE_KEEP_ALIVE_MS", limits->keep_alive_ms);
     limits->stuck_ms = from_environment("FAKE_STUCK_MS", limits->stuck_ms);
 }
 
