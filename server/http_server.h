@@ -59,11 +59,11 @@ struct rp_server_config {
     uint64_t request_timeout_ns, queue_timeout_ns; /* of every request; 0: none */
     /* the engine has failed when it makes no progress for this long with requests open; 0: off */
     uint32_t watchdog_ms;
-    bool metrics_on_main;  /* /metrics also on a main listener that is not loopback */
-    double price_per_hour; /* of the machine, in any currency; 0: costs are not shown */
-    bool ollama;           /* the routes of Ollama's API are served */
+    bool metrics_on_main;           /* /metrics also on a main listener that is not loopback */
+    double price_per_hour;          /* of the machine, in any currency; 0: costs are not shown */
+    bool ollama;                    /* the routes of Ollama's API are served */
     uint64_t responses_store_bytes; /* limit of stored responses; 0: none are stored */
-    bool vllm_metrics;     /* /metrics also exposes vLLM's metric names */
+    bool vllm_metrics;              /* /metrics also exposes vLLM's metric names */
     enum rp_sandbox_mode sandbox;
     struct rp_http_limits limits;
     struct rp_slo slo;

@@ -19,7 +19,7 @@ struct tokenize {
     struct rp_text_job job;
     struct rp_text_item item;
     rp_write_tokens *write;
-    /* Of a chat; otherwise zero. */
+    /* A chat alone has these. */
     struct rp_completion_params params;
     struct rp_chat_prompt chat;
     const struct rp_chat_templates *templates;

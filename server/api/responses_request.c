@@ -421,7 +421,7 @@ static const struct {
     {"parallel_tool_calls", "parallel_tool_calls", BOOLEAN, "true or false"},
 };
 
-/* Of this server, as in a chat, which checks them. */
+/* Extensions of this server, which a chat checks. */
 static const char *const extensions[] = {
     "top_k",
     "min_p",

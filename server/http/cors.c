@@ -96,8 +96,8 @@ bool rp_cors_accepts(const struct rp_conn *conn) {
     return count == 1 && authority && host && strcasecmp(authority + 3, host) == 0;
 }
 
-/* The client libraries of OpenAI and Anthropic send fields that begin with x-stainless-, a number that grows with
- * their versions: those requested are allowed by name. */
+/* The client libraries of OpenAI and Anthropic send fields that begin with x-stainless-, a number
+ * that grows with their versions: those requested are allowed by name. */
 static void allow_client_fields(const struct rp_conn *conn, struct rp_buffer *out) {
     static const char prefix[] = "x-stainless-";
     static const char *const names[] = {"x-api-key", "anthropic-version", "anthropic-beta",

@@ -25,8 +25,8 @@ enum rp_error_form {
 bool rp_http_error_set(struct rp_http_error *error, int status, const char *param, const char *code,
                        const char *format, ...) RP_PRINTF(5, 6);
 
-/* Appends the error object as JSON. Every API's requests become chats (chat_build.h): errors about a
- * chat's fields name the API's own ones. request_id may be NULL. */
+/* Appends the error object as JSON. Requests of every API become chats (chat_build.h), so errors
+ * about a chat's fields are renamed to those of the API. request_id may be NULL. */
 void rp_http_error_write_as(enum rp_error_form form, const struct rp_http_error *error,
                             const char *request_id, struct rp_buffer *out);
 void rp_http_error_write(const struct rp_http_error *error, struct rp_buffer *out);

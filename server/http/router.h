@@ -29,7 +29,7 @@ static inline bool rp_access_is_admin(enum rp_route_access access) {
     return access >= RP_ACCESS_ADMIN;
 }
 
-/* The form of errors on this route; NULL: OpenAI's. Routes of Ollama's API are those with its form. */
+/* The form of errors on this route; NULL: OpenAI's. Ollama's routes are those with its form. */
 enum rp_error_form rp_route_errors(const struct rp_route *route);
 /* NULL: no such route. The route's index labels its requests in the metrics. */
 const struct rp_route *rp_route_find(const char *path, size_t len);
