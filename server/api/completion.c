@@ -127,8 +127,7 @@ static const char *stop_reason(const struct rp_completion *c, const struct rp_ch
 /* The answer of a choice is complete. False: the client is gone. */
 static bool end_choice(struct rp_completion *c, struct rp_choice *choice, bool cut) {
     rp_choice_end_text(c, choice);
-    choice->finish_reason =
-        cut && choice->match.found < 0 ? "length" : stop_reason(c, choice);
+    choice->finish_reason = cut && choice->match.found < 0 ? "length" : stop_reason(c, choice);
     if (choice->match.found >= 0)
         choice->stop_token = -1;
     return !c->params.stream || rp_completion_send_chunk(c, choice);

@@ -48,8 +48,9 @@ static bool needs_dialect(const struct rp_completion *c) {
     const struct rp_completion_params *params = &c->params;
     if (!c->server->serving.dialect || params->api != RP_API_CHAT)
         return false;
-    return params->tools.count ||
-           (reasons(c) && (params->reasoning_tokens >= 0 || params->grammar.kind != RP_GRAMMAR_NONE));
+    if (params->tools.count && !c->server->serving.free_calls)
+        return true;
+    return reasons(c) && (params->reasoning_tokens >= 0 || params->grammar.kind != RP_GRAMMAR_NONE);
 }
 
 static bool thinking_off(const struct rp_completion_params *params) {
@@ -77,7 +78,9 @@ static bool compile(struct rp_completion *c, const struct rp_dialect_tool *tools
         .text_format = format};
     struct rp_buffer source = {.data = NULL};
     struct rp_error err = {.text = ""};
-    const char *field = has_text ? params->grammar.field : params->tools.count ? "tools" : "messages";
+    const char *field = has_text              ? params->grammar.field
+                        : params->tools.count ? "tools"
+                                              : "messages";
     int status = has_text && !format
                      ? RP_STATUS_NO_MEMORY
                      : rp_dialect_answer_grammar(c->server->serving.dialect, &spec, &source, &err);

@@ -32,12 +32,12 @@ struct rp_choice {
     uint64_t prompt_chars; /* characters of the prompt tokens seen so far */
     double logprob_sum;
     uint64_t last_token_ns;
-    uint64_t taken_ns;   /* when the kernel last took tokens for the socket */
-    uint32_t tokens;     /* answer tokens so far */
+    uint64_t taken_ns;         /* when the kernel last took tokens for the socket */
+    uint32_t tokens;           /* answer tokens so far */
     uint32_t reasoning_tokens; /* of them, in reasoning */
-    uint32_t calls;      /* tool calls begun */
-    uint32_t handed;     /* tokens in chunks so far */
-    uint32_t waiting[2]; /* tokens in the connection's output buffers, by buffer number */
+    uint32_t calls;            /* tool calls begun */
+    uint32_t handed;           /* tokens in chunks so far */
+    uint32_t waiting[2];       /* tokens in the connection's output buffers, by buffer number */
     int32_t stop_token;
     const char *finish_reason; /* set: the answer has ended */
     bool submitted;            /* submitted to the engine and not closed yet */

@@ -1,0 +1,12 @@
+/* chat_probe.h - what a model's chat templates expect, found by rendering a conversation. Any
+ * thread; takes two renderings. */
+#ifndef RP_SERVER_CHAT_PROBE_H
+#define RP_SERVER_CHAT_PROBE_H
+
+#include "text/template/chat_template.h"
+
+/* Whether the templates concatenate the arguments of a tool call as JSON text; all others take an
+ * object, whose members they write or iterate. */
+bool rp_chat_probe_text_arguments(const struct rp_chat_templates *templates);
+
+#endif
