@@ -20,8 +20,9 @@ static int make_trie(struct rp_grammar_service *service) {
         return RP_STATUS_NO_MEMORY;
     for (uint32_t i = 0; i < config->vocab_size; i++) {
         struct rp_token_bytes token = rp_tokenizer_token(config->tokenizer, (int32_t)i);
-        if (token.known && !token.special)
-            tokens[i] = (struct rp_trie_token){.bytes = token.bytes, .len = token.len};
+        if (token.known)
+            tokens[i] = (struct rp_trie_token){
+                .bytes = token.bytes, .len = token.len, .special = token.special};
     }
     for (uint32_t i = 0; i < config->end_count; i++)
         ends[i] = (uint32_t)config->end_ids[i];
