@@ -154,7 +154,7 @@ struct rp_engine_metrics {
 
 /* Measured on the idle device at start; 0: not measured. */
 struct rp_engine_peaks {
-    double read_bytes, flops; /* a second: from memory; of products in the model's dtype */
+    double read_bytes, flops; /* per second: from memory; of GEMMs in the model's dtype */
 };
 
 /* A captured bucket, as /debug/graphs shows it. */

@@ -55,7 +55,7 @@ static const struct {
                                   "weights or pages of fewer bytes: --dtype, --kv-cache-dtype",
                                   "GET /debug/profile?sort_by=bytes shows what is read"}},
     [RP_VERDICT_COMPUTE_BOUND] =
-        {"products run about as fast as the device computes",
+        {"GEMMs run about as fast as the device computes",
          {"prefix caching, where prompts begin alike",
           "a smaller --max-num-batched-tokens keeps decoding steps short beside prompts",
           "weights in a format that computes faster"}},
@@ -93,8 +93,8 @@ static enum rp_verdict find_limit(const struct rp_diagnose_input *input, struct 
     bool reads = judge(
         out, (struct rp_evidence){"of the other launches' time, in those bound by memory", "share",
                                   memory, 0.5, true, false, RP_VERDICT_MEMORY_BOUND});
-    judge(out, (struct rp_evidence){"of the other launches' time, in those bound by products",
-                                    "share", rest > 0.0 ? 1.0 - memory : 0.0, 0.5, true, false,
+    judge(out, (struct rp_evidence){"of the other launches' time, in those bound by GEMMs", "share",
+                                    rest > 0.0 ? 1.0 - memory : 0.0, 0.5, true, false,
                                     RP_VERDICT_COMPUTE_BOUND});
     if (input->steps < RP_DIAGNOSE_STEPS_MIN)
         return RP_VERDICT_UNKNOWN;

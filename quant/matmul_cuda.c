@@ -84,7 +84,7 @@ static uint32_t choose_tokens(const struct rp_matmul_cuda *op) {
 }
 
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
-    /* Up to so many rows; measured: bench/results/cuda_products.md. */
+    /* Up to so many rows; measured: bench/results/cuda_gemm.md. */
     static const struct {
         uint32_t max_rows;
         struct rp_matmul_tile tile;

@@ -86,6 +86,10 @@ struct rp_serving {
     struct rp_power *power; /* GPU power readings; NULL: not available */
     const struct rp_tokenizer *tokenizer;
     const struct rp_chat_templates *templates; /* NULL: no chat */
+    /* how the model writes tool calls and reasoning; NULL: unknown, all of its output is text */
+    const struct rp_bound_dialect *dialect;
+    bool free_calls;     /* tool calls follow no grammar: what the model writes is only parsed */
+    bool text_arguments; /* templates take a call's arguments as JSON text, not as an object */
     const char *model_name;
     const char *model_root; /* shown by /v1/models */
     uint32_t vocab_size;    /* rows of the embedding; prompt token ids must be below it */

@@ -15,7 +15,7 @@
 #define READS        3
 #define GPU_BYTES    ((size_t)1 << 30)
 #define HOST_BYTES   ((size_t)64 << 20)
-#define PRODUCTS     4
+#define GEMMS        4
 #define BUDGET_NS    30000000u  /* of the reads and of the GEMMs: then no further one is started */
 #define LONG_NS      100000000u /* a GEMM that would take longer is run with few rows */
 #define PRODUCT_ROWS 256u
@@ -65,7 +65,7 @@ static int measure_read(struct rp_engine *engine) {
 }
 
 /* One GEMM: (rows, side) times a (side, side) matrix of the model's dtype. */
-struct product {
+struct gemm {
     struct rp_program program;
     struct rp_matrix matrix;
     struct rp_graph *graph;
@@ -73,65 +73,65 @@ struct product {
     uint32_t rows, side;
 };
 
-static int emit_product(struct product *product) {
-    struct rp_op op = {.kind = RP_OP_LINEAR, .rows = RP_ROWS_TOKEN, .name = "product"};
-    struct rp_program *program = &product->program;
+static int emit_gemm(struct gemm *gemm) {
+    struct rp_op op = {.kind = RP_OP_LINEAR, .rows = RP_ROWS_TOKEN, .name = "gemm"};
+    struct rp_program *program = &gemm->program;
     int32_t in =
-        rp_program_add_tensor(program, RP_ROWS_TOKEN, product->matrix.dtype, product->side, "in");
-    int32_t out = rp_program_add_tensor(program, RP_ROWS_TOKEN, RP_DTYPE_F32, product->side, "out");
+        rp_program_add_tensor(program, RP_ROWS_TOKEN, gemm->matrix.dtype, gemm->side, "in");
+    int32_t out = rp_program_add_tensor(program, RP_ROWS_TOKEN, RP_DTYPE_F32, gemm->side, "out");
     if (in < 0 || out < 0)
         return RP_STATUS_NO_MEMORY;
     rp_op_add_input(&op, rp_view_all(program, in));
     op.out = rp_view_all(program, out);
-    op.weight = &product->matrix;
+    op.weight = &gemm->matrix;
     return rp_program_add_op(program, &op) < 0 ? RP_STATUS_NO_MEMORY : RP_OK;
 }
 
-static int make_product(struct rp_engine *engine, struct product *product) {
+static int make_gemm(struct rp_engine *engine, struct gemm *gemm) {
     const struct rp_backend *backend = engine->backend;
-    size_t in_bytes = RP_ALIGN_UP(
-        (size_t)product->rows * product->side * rp_dtype_bytes(product->matrix.dtype), 256);
-    size_t out_bytes = (size_t)product->rows * product->side * sizeof(float);
+    size_t in_bytes =
+        RP_ALIGN_UP((size_t)gemm->rows * gemm->side * rp_dtype_bytes(gemm->matrix.dtype), 256);
+    size_t out_bytes = (size_t)gemm->rows * gemm->side * sizeof(float);
     const size_t offsets[] = {0, in_bytes};
-    const struct rp_bucket bucket = {.tokens = product->rows, .rows = 1, .logit_rows = 1};
+    const struct rp_bucket bucket = {.tokens = gemm->rows, .rows = 1, .logit_rows = 1};
     const struct rp_lower_options options = {.no_fusion = false};
     struct rp_error err;
-    int status = backend->matrix_random(engine->device, &product->matrix, 1,
-                                        1.0f / sqrtf((float)product->side), &err);
+    int status = backend->matrix_random(engine->device, &gemm->matrix, 1,
+                                        1.0f / sqrtf((float)gemm->side), &err);
     if (status != RP_OK)
-        product->matrix = (struct rp_matrix){.rows = 0};
+        gemm->matrix = (struct rp_matrix){.rows = 0};
     if (status == RP_OK)
-        status = emit_product(product);
-    product->arena = status == RP_OK
-                         ? backend->alloc(engine->device, in_bytes + out_bytes, RP_MEMORY_DEVICE)
-                         : NULL;
-    if (!product->arena)
+        status = emit_gemm(gemm);
+    gemm->arena = status == RP_OK
+                      ? backend->alloc(engine->device, in_bytes + out_bytes, RP_MEMORY_DEVICE)
+                      : NULL;
+    if (!gemm->arena)
         return status == RP_OK ? RP_STATUS_NO_MEMORY : status;
-    struct rp_bindings bindings = {.arena = product->arena,
+    struct rp_bindings bindings = {.arena = gemm->arena,
                                    .tensor_offsets = offsets,
                                    .step = engine->batch.view,
                                    .kv = &engine->layout.kv};
     bindings.step.config.stamp_capacity = 0;
-    status = backend->fill(engine->device, product->arena, 0, in_bytes + out_bytes);
+    status = backend->fill(engine->device, gemm->arena, 0, in_bytes + out_bytes);
     if (status == RP_OK)
-        status = backend->capture(engine->device, &product->program, 0, 1, &bucket, &bindings,
-                                  &options, engine->config.enforce_eager, &product->graph, &err);
+        status = backend->capture(engine->device, &gemm->program, 0, 1, &bucket, &bindings,
+                                  &options, engine->config.enforce_eager, &gemm->graph, &err);
     return status;
 }
 
-static void free_product(struct rp_engine *engine, struct product *product) {
-    if (product->graph)
-        engine->backend->graph_destroy(engine->device, product->graph);
-    if (product->arena)
-        engine->backend->free(engine->device, product->arena, RP_MEMORY_DEVICE);
-    if (product->matrix.rows)
-        engine->backend->matrix_release(engine->device, &product->matrix);
-    rp_program_deinit(&product->program);
+static void free_gemm(struct rp_engine *engine, struct gemm *gemm) {
+    if (gemm->graph)
+        engine->backend->graph_destroy(engine->device, gemm->graph);
+    if (gemm->arena)
+        engine->backend->free(engine->device, gemm->arena, RP_MEMORY_DEVICE);
+    if (gemm->matrix.rows)
+        engine->backend->matrix_release(engine->device, &gemm->matrix);
+    rp_program_deinit(&gemm->program);
 }
 
 /* Nanoseconds of the fastest of a few GEMMs of `rows` live rows; 0: it failed. */
-static uint64_t time_product(struct rp_engine *engine, const struct product *product, uint32_t rows,
-                             uint32_t times) {
+static uint64_t time_gemm(struct rp_engine *engine, const struct gemm *gemm, uint32_t rows,
+                          uint32_t times) {
     const struct rp_backend *backend = engine->backend;
     /* The kernels read the number of rows from the step; its counter does not change. */
     const struct rp_live_counts counts = {.step = engine->device_step, .token_count = rows};
@@ -141,7 +141,7 @@ static uint64_t time_product(struct rp_engine *engine, const struct product *pro
         return 0;
     for (uint32_t i = 0; i < times && (i < 2 || rp_clock_ns() - first < BUDGET_NS); i++) {
         uint64_t begin = rp_clock_ns();
-        if (backend->launch(engine->device, product->graph) != RP_OK ||
+        if (backend->launch(engine->device, gemm->graph) != RP_OK ||
             backend->synchronize(engine->device) != RP_OK)
             return 0;
         best = RP_MIN(best, rp_clock_ns() - begin);
@@ -149,33 +149,32 @@ static uint64_t time_product(struct rp_engine *engine, const struct product *pro
     return RP_MAX(best, 1u);
 }
 
-static int measure_product(struct rp_engine *engine) {
+static int measure_gemm(struct rp_engine *engine) {
     bool gpu = engine->device_info.separate_memory;
     uint32_t most = engine->layout.step.token_capacity;
-    struct product product = {.rows = RP_MIN(most, gpu ? GPU_ROWS : PRODUCT_ROWS),
-                              .side = gpu ? GPU_SIDE : PRODUCT_SIDE};
-    product.matrix = (struct rp_matrix){
-        .rows = product.side, .cols = product.side, .dtype = engine->model->dtype};
-    rp_program_init(&product.program);
-    int status = make_product(engine, &product);
+    struct gemm gemm = {.rows = RP_MIN(most, gpu ? GPU_ROWS : PRODUCT_ROWS),
+                        .side = gpu ? GPU_SIDE : PRODUCT_SIDE};
+    gemm.matrix =
+        (struct rp_matrix){.rows = gemm.side, .cols = gemm.side, .dtype = engine->model->dtype};
+    rp_program_init(&gemm.program);
+    int status = make_gemm(engine, &gemm);
     if (status == RP_OK) {
-        uint32_t rows = RP_MIN(product.rows, FEW_ROWS);
-        uint64_t ns = time_product(engine, &product, rows, PRODUCTS);
-        if (ns && ns * (product.rows / rows) < LONG_NS) {
-            rows = product.rows;
-            ns = time_product(engine, &product, rows, PRODUCTS);
+        uint32_t rows = RP_MIN(gemm.rows, FEW_ROWS);
+        uint64_t ns = time_gemm(engine, &gemm, rows, GEMMS);
+        if (ns && ns * (gemm.rows / rows) < LONG_NS) {
+            rows = gemm.rows;
+            ns = time_gemm(engine, &gemm, rows, GEMMS);
         }
         status = ns ? RP_OK : RP_STATUS_DEVICE;
         if (ns)
-            engine->peaks.flops =
-                2.0 * rows * product.side * (double)product.side * 1e9 / (double)ns;
+            engine->peaks.flops = 2.0 * rows * gemm.side * (double)gemm.side * 1e9 / (double)ns;
         const struct rp_live_counts counts = {.step = engine->device_step};
         if (engine->backend->copy(engine->device, engine->batch.view.counts, &counts,
                                   sizeof counts) != RP_OK ||
             engine->backend->synchronize(engine->device) != RP_OK)
             status = RP_STATUS_DEVICE;
     }
-    free_product(engine, &product);
+    free_gemm(engine, &gemm);
     return status;
 }
 
@@ -184,7 +183,7 @@ int rp_engine_measure_peaks(struct rp_engine *engine, struct rp_error *err) {
         return RP_OK;
     int status = measure_read(engine);
     if (status == RP_OK)
-        status = measure_product(engine);
+        status = measure_gemm(engine);
     if (status == RP_STATUS_DEVICE)
         return rp_engine_device_error(engine, "measuring the device's peaks", err);
     rp_log(RP_LOG_DEBUG, "start: peaks read_gb_s=%.1f gflop_s=%.1f",

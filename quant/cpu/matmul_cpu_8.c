@@ -158,7 +158,7 @@ static void matmul_8_scalar(const struct rp_matmul_args *args, uint32_t m,
 
 #define SUMS (RP_TILE_8_PANELS * PANEL)
 
-struct product {
+struct gemm {
     const struct rp_matmul_args *args;
     const struct rp_kernel_8 *kernel;
     size_t panel_bytes, quads;
@@ -175,33 +175,33 @@ union sums {
     int32_t i32[BLOCK_ROWS][SUMS];
 };
 
-static void make_ready(struct product *product, size_t block, uint32_t m) {
-    const struct rp_matmul_args *args = product->args;
+static void make_ready(struct gemm *gemm, size_t block, uint32_t m) {
+    const struct rp_matmul_args *args = gemm->args;
     size_t begin = block * BLOCK_ROWS, end = RP_MIN(begin + BLOCK_ROWS, (size_t)m);
-    if (product->ready == block)
+    if (gemm->ready == block)
         return;
     for (size_t row = begin; row < end; row++) {
-        unsigned char *to = product->rows + (row - begin) * product->row_bytes;
-        product->row_scales[row - begin] = ready_row(args, row, to);
-        for (size_t i = 0; product->kernel->offset && i < product->quads * 4; i++)
+        unsigned char *to = gemm->rows + (row - begin) * gemm->row_bytes;
+        gemm->row_scales[row - begin] = ready_row(args, row, to);
+        for (size_t i = 0; gemm->kernel->offset && i < gemm->quads * 4; i++)
             to[i] ^= 0x80u;
     }
-    product->ready = block;
+    gemm->ready = block;
 }
 
-static void run_tiles(const struct product *product, size_t rows, size_t panel, uint32_t panels,
+static void run_tiles(const struct gemm *gemm, size_t rows, size_t panel, uint32_t panels,
                       size_t begin, size_t end, bool fresh, union sums *sums) {
-    const unsigned char *data = (const unsigned char *)product->args->weight->data;
-    const struct rp_kernel_8 *kernel = product->kernel;
+    const unsigned char *data = (const unsigned char *)gemm->args->weight->data;
+    const struct rp_kernel_8 *kernel = gemm->kernel;
     size_t input_bytes = kernel->integers ? 4 : 16;
     for (size_t r = 0; r < rows; r += kernel->rows[panels]) {
         struct rp_tile_8 tile = {
-            .weights = data + panel * product->panel_bytes + QUAD_BYTES + begin * QUAD_BYTES,
-            .heads = (const void *)(data + panel * product->panel_bytes),
-            .inputs = product->rows + r * product->row_bytes + begin * input_bytes,
+            .weights = data + panel * gemm->panel_bytes + QUAD_BYTES + begin * QUAD_BYTES,
+            .heads = (const void *)(data + panel * gemm->panel_bytes),
+            .inputs = gemm->rows + r * gemm->row_bytes + begin * input_bytes,
             .sums = sums->f32[r],
-            .panel_stride = (product->half ? product->half : 1) * product->panel_bytes,
-            .row_bytes = product->row_bytes,
+            .panel_stride = (gemm->half ? gemm->half : 1) * gemm->panel_bytes,
+            .row_bytes = gemm->row_bytes,
             .quads = end - begin,
             .begin = fresh,
         };
@@ -210,21 +210,19 @@ static void run_tiles(const struct product *product, size_t rows, size_t panel, 
 }
 
 /* First output of the tile's panel p. */
-static size_t output_of(const struct product *product, size_t panel, uint32_t p) {
-    return (panel + p * (product->half ? product->half : 1)) * PANEL;
+static size_t output_of(const struct gemm *gemm, size_t panel, uint32_t p) {
+    return (panel + p * (gemm->half ? gemm->half : 1)) * PANEL;
 }
 
 /* A sum for each 128 columns, added up with their scales. */
-static void sum_blocks(const struct product *product, size_t rows, size_t panel, uint32_t panels,
+static void sum_blocks(const struct gemm *gemm, size_t rows, size_t panel, uint32_t panels,
                        union sums *totals) {
     union sums sums;
     memset(totals, 0, rows * sizeof totals->f32[0]);
-    for (size_t q = 0; q < product->quads; q += SCALE_QUADS) {
-        run_tiles(product, rows, panel, panels, q, RP_MIN(q + SCALE_QUADS, product->quads), true,
-                  &sums);
+    for (size_t q = 0; q < gemm->quads; q += SCALE_QUADS) {
+        run_tiles(gemm, rows, panel, panels, q, RP_MIN(q + SCALE_QUADS, gemm->quads), true, &sums);
         for (uint32_t p = 0; p < panels; p++) {
-            float scale =
-                rp_matrix_scale(product->args->weight, output_of(product, panel, p), q * 4);
+            float scale = rp_matrix_scale(gemm->args->weight, output_of(gemm, panel, p), q * 4);
             for (size_t r = 0; r < rows; r++)
                 for (size_t i = p * PANEL; i < (p + 1) * PANEL; i++)
                     totals->f32[r][i] += sums.f32[r][i] * scale;
@@ -233,47 +231,47 @@ static void sum_blocks(const struct product *product, size_t rows, size_t panel,
 }
 
 /* The sums of row r and panel p times their scales, into `values` (16). */
-static void scale_sums(const struct product *product, const union sums *sums, size_t r, uint32_t p,
+static void scale_sums(const struct gemm *gemm, const union sums *sums, size_t r, uint32_t p,
                        size_t n, size_t count, float *values) {
-    const struct rp_matrix *w = product->args->weight;
-    float xs = product->row_scales[r];
+    const struct rp_matrix *w = gemm->args->weight;
+    float xs = gemm->row_scales[r];
     const float *ws = w->scales + (w->scale_kind == RP_SCALE_CHANNEL ? n : 0);
     size_t step = w->scale_kind == RP_SCALE_CHANNEL ? 1 : 0;
     for (size_t i = 0; i < count; i++) {
         if (w->scale_kind == RP_SCALE_BLOCK_128)
             values[i] = sums->f32[r][p * PANEL + i] * xs;
-        else if (product->kernel->integers)
+        else if (gemm->kernel->integers)
             values[i] = (float)sums->i32[r][p * PANEL + i] * (xs * ws[i * step]);
         else
             values[i] = sums->f32[r][p * PANEL + i] * (xs * ws[i * step]);
     }
 }
 
-static void run_block(const struct product *product, size_t row, size_t rows, size_t panel,
+static void run_block(const struct gemm *gemm, size_t row, size_t rows, size_t panel,
                       uint32_t panels) {
     _Alignas(RP_CACHE_LINE) union sums sums;
-    const struct rp_matmul_args *args = product->args;
-    size_t quads = product->quads;
-    rp_tsan_reads(product->rows, rows * product->row_bytes);
+    const struct rp_matmul_args *args = gemm->args;
+    size_t quads = gemm->quads;
+    rp_tsan_reads(gemm->rows, rows * gemm->row_bytes);
     /* Blocking k does not help with a single tile of rows. */
-    size_t block = rows <= product->kernel->rows[panels] ? RP_MAX(quads, (size_t)1) : BLOCK_QUADS;
+    size_t block = rows <= gemm->kernel->rows[panels] ? RP_MAX(quads, (size_t)1) : BLOCK_QUADS;
     if (args->weight->scale_kind == RP_SCALE_BLOCK_128)
-        sum_blocks(product, rows, panel, panels, &sums);
+        sum_blocks(gemm, rows, panel, panels, &sums);
     else
         for (size_t q = 0; q == 0 || q < quads; q += block)
-            run_tiles(product, rows, panel, panels, q, RP_MIN(q + block, quads), q == 0, &sums);
+            run_tiles(gemm, rows, panel, panels, q, RP_MIN(q + block, quads), q == 0, &sums);
     for (size_t r = 0; r < rows; r++) {
         float values[RP_TILE_8_PANELS][PANEL];
         for (uint32_t p = 0; p < panels; p++) {
-            size_t n = output_of(product, panel, p);
+            size_t n = output_of(gemm, panel, p);
             size_t count = RP_MIN(args->weight->rows - n, (size_t)PANEL);
-            scale_sums(product, &sums, r, p, n, count, values[p]);
-            if (!product->half)
+            scale_sums(gemm, &sums, r, p, n, count, values[p]);
+            if (!gemm->half)
                 finish(args, row + r, n, count, values[p]);
         }
-        if (product->half)
-            finish_gated(args, product->kernel->isa, row + r, panel * PANEL, product->half * PANEL,
-                         PANEL, values[0], values[1]);
+        if (gemm->half)
+            finish_gated(args, gemm->kernel->isa, row + r, panel * PANEL, gemm->half * PANEL, PANEL,
+                         values[0], values[1]);
     }
 }
 
@@ -283,36 +281,36 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
     size_t panels = RP_CEIL_DIV((size_t)w->rows, PANEL), begin, end;
     if (m == 0 || panels == 0)
         return;
-    struct product product = {.args = args,
-                              .kernel = kernel,
-                              .panel_bytes = rp_matrix_panel_bytes_8(w->cols),
-                              .quads = RP_CEIL_DIV((size_t)w->cols, 4),
-                              .half = args->gated ? panels / 2 : 0,
-                              .row_scales = scratch_of(args, worker, m),
-                              .row_bytes = row_bytes_of(w),
-                              .ready = SIZE_MAX};
-    product.rows = (unsigned char *)product.row_scales +
-                   RP_ALIGN_UP(RP_MIN(m, BLOCK_ROWS) * sizeof(float), RP_CACHE_LINE);
+    struct gemm gemm = {.args = args,
+                        .kernel = kernel,
+                        .panel_bytes = rp_matrix_panel_bytes_8(w->cols),
+                        .quads = RP_CEIL_DIV((size_t)w->cols, 4),
+                        .half = args->gated ? panels / 2 : 0,
+                        .row_scales = scratch_of(args, worker, m),
+                        .row_bytes = row_bytes_of(w),
+                        .ready = SIZE_MAX};
+    gemm.rows = (unsigned char *)gemm.row_scales +
+                RP_ALIGN_UP(RP_MIN(m, BLOCK_ROWS) * sizeof(float), RP_CACHE_LINE);
     uint32_t width = RP_TILE_8_PANELS;
-    if (product.half)
-        panels = product.half;
+    if (gemm.half)
+        panels = gemm.half;
     else if (kernel->rows[width] < RP_MIN(m, RP_TILE_8_ROWS))
         width = 1;
     /* Items are (block of rows, `width` panels), gated: a panel of gates and one of ups. */
-    uint32_t step = product.half ? 1 : width;
+    uint32_t step = gemm.half ? 1 : width;
     size_t groups = RP_CEIL_DIV(panels, step), blocks = RP_CEIL_DIV((size_t)m, BLOCK_ROWS);
     size_t part =
-        PART_BYTES / (width * product.panel_bytes * (1 + RP_MIN(m, BLOCK_ROWS) / PART_ROWS)) + 1;
+        PART_BYTES / (width * gemm.panel_bytes * (1 + RP_MIN(m, BLOCK_ROWS) / PART_ROWS)) + 1;
     struct rp_cpu_parts parts;
     rp_cpu_parts_begin(&parts, worker, groups * blocks, 1,
                        RP_MAX(groups * blocks / worker->count / SHARE_PARTS + 1, part));
     while (rp_cpu_parts_next(&parts, &begin, &end))
         for (size_t item = begin; item < end; item++) {
             size_t block = item / groups, panel = item % groups * step;
-            uint32_t count = product.half ? 2 : (uint32_t)RP_MIN(panels - panel, (size_t)width);
-            make_ready(&product, block, m);
-            run_block(&product, block * BLOCK_ROWS, RP_MIN(m - block * BLOCK_ROWS, BLOCK_ROWS),
-                      panel, count);
+            uint32_t count = gemm.half ? 2 : (uint32_t)RP_MIN(panels - panel, (size_t)width);
+            make_ready(&gemm, block, m);
+            run_block(&gemm, block * BLOCK_ROWS, RP_MIN(m - block * BLOCK_ROWS, BLOCK_ROWS), panel,
+                      count);
         }
 }
 

@@ -56,7 +56,7 @@ static void transpose_inputs(const struct making *m, size_t from, size_t tokens,
 }
 
 /* Rows [row, to) of H, from the diagonal's block on. */
-static void add_products(const struct making *m, size_t row, size_t to, size_t tokens) {
+static void add_gram(const struct making *m, size_t row, size_t to, size_t tokens) {
     for (size_t col = row / BLOCK * BLOCK; col < m->cols; col += BLOCK) {
         const struct rp_dots dots = {.a = m->columns + row * TOKENS,
                                      .b = m->columns + col * TOKENS,
@@ -81,7 +81,7 @@ static void make_hessian(struct making *m, const struct rp_cpu_worker *worker) {
         rp_cpu_parts_begin(&parts, worker, m->cols, BLOCK, BLOCK);
         while (rp_cpu_parts_next(&parts, &row, &to))
             for (; row < to; row += BLOCK)
-                add_products(m, row, RP_MIN(row + BLOCK, to), tokens);
+                add_gram(m, row, RP_MIN(row + BLOCK, to), tokens);
         rp_cpu_barrier(worker);
     }
 }

@@ -7,7 +7,7 @@
 #define ROWS_UNIT      8u  /* rows of a swizzled operand repeat so */
 #define BOXES_MOST     4u
 /* Bytes of a stage; and of weights in flight, until the ring was full once and afterwards.
- * Measured: bench/results/cuda_products.md. */
+ * Measured: bench/results/cuda_gemm.md. */
 #define STAGE_MOST   (28u * 1024)
 #define FLIGHT_EARLY (64u * 1024)
 #define FLIGHT       (112u * 1024)

@@ -16,7 +16,7 @@ static uint32_t widest(const struct rp_matmul_cuda *op) {
 
 /* The tiles that minimize the time of all waves over the SMs. */
 static uint32_t choose(const struct rp_matmul_cuda *op) {
-    /* cost: of a tile in bf16, measured, bench/results/cuda_products_wide.md. Of 8 bits each takes
+    /* cost: of a tile in bf16, measured, bench/results/cuda_gemm_wide.md. Of 8 bits each takes
      * about half of it, and the choice is the same (128 alone: within 1 %; 192 alone: 6 % slower at
      * 512 rows). */
     static const struct {

@@ -124,6 +124,7 @@ static void sum_tokens(const struct rp_completion *c, struct rp_answer_usage *to
     for (uint32_t i = 0; i < c->choice_count; i++) {
         const struct rp_choice *choice = &c->choices[i];
         tokens->completion += choice->tokens;
+        tokens->reasoning += choice->reasoning_tokens;
         if (i % c->per_prompt)
             continue; /* a prompt counts once, regardless of its number of answers */
         tokens->prompt += choice->request.prompt_count;
@@ -162,12 +163,21 @@ void rp_completion_keep_alive(struct rp_completion *c) {
     rp_completion_send_out(c);
 }
 
+/* While the beginning of a tool call is held back, its tokens give no chunk. */
+static bool has_news(const struct rp_completion *c, const struct rp_choice *choice) {
+    return !choice->splitter || choice->finish_reason || choice->ids.count ||
+           rp_answer_count(&choice->events) || choice->log.sent < choice->log.ready ||
+           c->params.continuous_usage;
+}
+
 bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice) {
     struct rp_answer_choice described = describe(c, choice);
     struct rp_answer_usage usage = {.prompt = choice->request.prompt_count,
                                     .completion = choice->tokens,
                                     .cached = choice->request.cached_tokens,
                                     .first_token_ns = choice->record.first_token_ns};
+    if (!has_news(c, choice))
+        return true;
     if (!c->streaming && !begin_stream(c, &usage))
         return false;
     c->answer.api->part(&c->answer, &described, &usage);

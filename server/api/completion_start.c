@@ -212,7 +212,8 @@ static bool fill_request(struct rp_completion *c, uint32_t index) {
     if (params->api == RP_API_COMPLETIONS &&
         rp_detokenizer_follow(&choice->detok, request->prompt, request->prompt_count) != RP_OK)
         return false;
-    return rp_choice_echo(c, choice) && open_grammar(c, choice);
+    return rp_choice_echo(c, choice) && rp_choice_open_splitter(c, choice) &&
+           open_grammar(c, choice);
 }
 
 static void submit(struct rp_completion *c) {
@@ -282,6 +283,7 @@ static void drop_texts(struct rp_completion *c) {
     json_decref(c->root);
     c->root = c->params.prompt = c->params.bad_words = NULL;
     c->params.documents = c->params.template_kwargs = NULL;
+    c->params.enable_thinking = NULL;
     c->params.cache_salt = c->params.reasoning_effort = NULL;
 }
 
@@ -372,16 +374,17 @@ static bool read_texts(struct rp_completion *c, struct rp_http_error *error) {
 }
 
 /* Runs on the thread that tokenizes. */
-static void compile_grammar(void *ctx) {
-    struct rp_completion *c = ctx;
-    c->grammar = rp_grammar_compile(c->server->grammars, &c->params.grammar, &c->grammar_error);
-}
+static void compile_grammar(void *ctx) { rp_completion_make_grammar(ctx); }
 
 /* Runs on the thread that tokenizes. */
 static int make_chat(struct rp_text_item *item) {
     struct rp_completion *c = item->ctx;
-    int status = rp_chat_prompt_make(&c->params, c->server->serving.templates, item->len, &c->chat,
-                                     &c->chat_error);
+    const struct rp_serving *serving = &c->server->serving;
+    int status = rp_chat_prompt_make(&c->params, serving, item->len, &c->chat, &c->chat_error);
+    if (status == RP_OK && serving->dialect)
+        c->start = rp_dialect_start(serving->dialect, c->chat.spans, c->chat.span_count);
+    if (status == RP_OK)
+        rp_completion_make_grammar(c);
     item->spans = c->chat.spans;
     item->span_count = c->chat.span_count;
     return status;
@@ -389,9 +392,15 @@ static int make_chat(struct rp_text_item *item) {
 
 static bool read_chat(struct rp_completion *c, struct rp_http_error *error) {
     struct rp_text_item *item = &c->items[0];
+    json_t *message;
+    size_t i;
     item->make = make_chat;
     item->ctx = c;
-    return rp_chat_prompt_check(&c->params, c->server->serving.templates, &item->len, error);
+    if (!rp_chat_prompt_check(&c->params, &c->server->serving, &item->len, error))
+        return false;
+    json_array_foreach(c->params.prompt, i, message) c->earlier_calls +=
+        (uint32_t)json_array_size(json_object_get(message, "tool_calls"));
+    return true;
 }
 
 static bool read_prompts(struct rp_completion *c, struct rp_http_error *error) {
@@ -490,7 +499,9 @@ void rp_completion_start(struct rp_conn *conn, json_t *root, struct rp_completio
     c->job.item_count = count;
     c->job.flags = c->params.add_special_tokens ? RP_ENCODE_ADD_SPECIAL : 0;
     c->job.limit = rp_engine_max_model_len(conn->server->serving.engine);
-    c->job.prepare = c->params.grammar.kind == RP_GRAMMAR_NONE ? NULL : compile_grammar;
+    /* A chat's grammar follows from its rendered prompt (make_chat). */
+    if (c->params.api == RP_API_COMPLETIONS && c->params.grammar.kind != RP_GRAMMAR_NONE)
+        c->job.prepare = compile_grammar;
     c->job.done = on_tokenized;
     c->job.ctx = c;
     c->text_ns = rp_tick_ns();

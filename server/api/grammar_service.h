@@ -27,7 +27,8 @@ enum rp_grammar_kind {
     RP_GRAMMAR_JSON_OBJECT,
     RP_GRAMMAR_JSON_SCHEMA,
     RP_GRAMMAR_REGEX,
-    RP_GRAMMAR_CHOICE /* source: a JSON array of strings */
+    RP_GRAMMAR_CHOICE, /* source: a JSON array of strings */
+    RP_GRAMMAR_STRUCTURAL_TAG
 };
 
 /* What an answer must match, as the request has it. */

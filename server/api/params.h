@@ -11,6 +11,7 @@
 #include "engine/request.h"
 #include "server/api/grammar_service.h"
 #include "server/api/stop_match.h"
+#include "server/api/tools.h"
 #include "server/http/http_error.h"
 #include "server/http_server.h"
 
@@ -65,7 +66,10 @@ struct rp_completion_params {
     /* Chat only. */
     json_t *documents, *template_kwargs; /* borrowed, or NULL */
     const char *reasoning_effort;
-    bool add_generation_prompt, continue_final_message;
+    const json_t *enable_thinking; /* borrowed: true or false; NULL: not given */
+    struct rp_tools tools;
+    bool add_generation_prompt, continue_final_message, include_reasoning, parallel_tool_calls;
+    int64_t reasoning_tokens; /* most tokens of reasoning; -1: no limit */
     /* As given; rp_params_read resolves their combination. */
     bool chat_logprobs;
     int64_t top_logprobs, max_completion_tokens;

@@ -9,6 +9,7 @@
 #include "server/cli/commands.h"
 #include "server/cli/placement.h"
 #include "server/cli/serve_config.h"
+#include "server/cli/serve_dialect.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +23,7 @@ struct serve {
     struct rp_stack stack;
     struct rp_power *power;
     struct rp_chat_templates *templates;
+    struct rp_serve_dialect dialect;
     char name[RP_MODEL_NAME_BYTES];
     uint64_t start_ns;
 };
@@ -96,6 +98,9 @@ static void describe(struct serve *serve, const char *dir, struct rp_serving *ou
                             .power = serve->power,
                             .tokenizer = serve->stack.tokenizer,
                             .templates = serve->templates,
+                            .dialect = serve->dialect.bound,
+                            .free_calls = !serve->options.enforce_tools,
+                            .text_arguments = serve->dialect.text_arguments,
                             .model_name = serve->name,
                             .model_root = dir,
                             .vocab_size = model->vocab,
@@ -165,10 +170,15 @@ static int serve_model(struct serve *serve, const char *dir, struct rp_error *er
         rp_chat_templates_close(serve->templates);
         return rp_fail(code, err);
     }
+    int exit_code = RP_EXIT_OK;
+    if (rp_serve_dialect_open(&serve->options, serve->stack.tokenizer, serve->templates,
+                              &serve->dialect, err) != RP_OK) {
+        exit_code = rp_fail(err->status == RP_STATUS_INVALID ? RP_EXIT_USAGE : RP_EXIT_MODEL, err);
+        goto close;
+    }
     print_plan(&serve->stack);
     start_power(serve);
     describe(serve, dir, &serving);
-    int exit_code;
     if (rp_engine_start(serve->stack.engine, err) == RP_OK)
         exit_code = rp_server_run(serve->server, &serving, on_ready, serve);
     else
@@ -177,7 +187,9 @@ static int serve_model(struct serve *serve, const char *dir, struct rp_error *er
         rp_stack_exit_failed(); /* all answers have been sent */
     rp_engine_stop(serve->stack.engine);
     rp_power_stop(serve->power);
+close:
     rp_server_destroy(serve->server);
+    rp_serve_dialect_close(&serve->dialect);
     rp_stack_close(&serve->stack);
     rp_chat_templates_close(serve->templates);
     return exit_code;

@@ -34,6 +34,7 @@ struct rp_request_record {
     uint64_t first_byte_ns, received_ns, parsed_ns, tokenized_ns, queued_ns, admitted_ns;
     uint64_t first_token_ns, last_token_ns, closed_ns, written_ns;
     uint32_t prompt_tokens, cached_tokens, output_tokens, swaps;
+    uint32_t reasoning_tokens, tool_calls; /* of the answer */
     uint32_t max_tokens, min_tokens, top_k;
     double temperature, top_p, min_p;
     uint64_t seed;

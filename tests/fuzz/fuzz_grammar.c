@@ -14,13 +14,13 @@ static void make_trie(void) {
     static const char *const words[] = {"\":", "\",\"", "the", "{\"", "12", "\xC3\xA9", "\\u00"};
     struct rp_trie_token tokens[257 + RP_ARRAY_COUNT(words)];
     const uint32_t end = 0;
-    tokens[0] = (struct rp_trie_token){"", 0};
+    tokens[0] = (struct rp_trie_token){"", 0, false};
     for (int i = 0; i < 256; i++) {
         bytes[i] = (char)i;
-        tokens[1 + i] = (struct rp_trie_token){&bytes[i], 1};
+        tokens[1 + i] = (struct rp_trie_token){&bytes[i], 1, false};
     }
     for (size_t i = 0; i < RP_ARRAY_COUNT(words); i++)
-        tokens[257 + i] = (struct rp_trie_token){words[i], (uint32_t)strlen(words[i])};
+        tokens[257 + i] = (struct rp_trie_token){words[i], (uint32_t)strlen(words[i]), false};
     if (rp_token_trie_make(tokens, RP_ARRAY_COUNT(tokens), RP_ARRAY_COUNT(tokens), &end, 1, &trie,
                            NULL) != RP_OK)
         abort();

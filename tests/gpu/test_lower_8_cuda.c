@@ -171,7 +171,7 @@ static void check_scheme(enum rp_quant_scheme scheme, bool head, bool blocks, bo
     }
 }
 
-static void test_products_of_quantized_values_find_theirs_at_every_batch(void **state) {
+static void test_gemms_of_quantized_values_find_their_kernels_at_every_batch(void **state) {
     (void)state;
     check_scheme(RP_QUANT_INT8, true, false, false);
     check_scheme(RP_QUANT_FP8, false, false, false);
@@ -215,7 +215,7 @@ static void test_norms_make_quantized_values_of_what_they_give(void **state) {
 
 #define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
-RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_products_of_quantized_values_find_theirs_at_every_batch),
+RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_gemms_of_quantized_values_find_their_kernels_at_every_batch),
                  TEST(test_without_fusion_each_product_has_its_quantized_values_made),
                  TEST(test_w8a16_takes_rows_as_they_are),
                  TEST(test_norms_make_quantized_values_of_what_they_give))

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void planned_products_are_the_truth(void **state) {
+static void planned_gemms_match_the_reference(void **state) {
     (void)state;
     static const struct matmul_case products[] = {PLANNED_CASES_8};
     for (size_t i = 0; i < 3 * RP_ARRAY_COUNT(products); i++) {
@@ -120,7 +120,7 @@ static void what_does_not_fit_is_left_to_other_kernels(void **state) {
     assert_true(rp_matmul_cuda_quantizes(&op));
 }
 
-MATMUL_TEST_MAIN(cmocka_unit_test(planned_products_are_the_truth),
+MATMUL_TEST_MAIN(cmocka_unit_test(planned_gemms_match_the_reference),
                  cmocka_unit_test(every_tile_gives_the_same_bits),
                  cmocka_unit_test(a_row_has_the_same_bits_with_any_number_of_rows),
                  cmocka_unit_test(what_does_not_fit_is_left_to_other_kernels))

@@ -144,7 +144,7 @@ static void each_code_is_its_number_in_each_place(void **state) {
     }
 }
 
-static void planned_products_have_the_bits_of_their_contract(void **state) {
+static void planned_gemms_have_the_bits_of_their_contract(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
         PLANNED_CASES_8,
@@ -311,7 +311,7 @@ static void a_matrix_has_one_kernel(void **state) {
 }
 
 MATMUL_TEST_MAIN(cmocka_unit_test(each_code_is_its_number_in_each_place),
-                 cmocka_unit_test(planned_products_have_the_bits_of_their_contract),
+                 cmocka_unit_test(planned_gemms_have_the_bits_of_their_contract),
                  cmocka_unit_test(every_tile_gives_the_same_bits),
                  cmocka_unit_test(a_row_has_the_same_bits_with_any_number_of_rows),
                  cmocka_unit_test(a_gated_product_is_the_product_and_then_its_activation),

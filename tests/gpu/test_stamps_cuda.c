@@ -233,7 +233,7 @@ static void test_stamping_changes_no_bit(void **state) {
     check_bits(1, 300, true);
 }
 
-static void test_all_but_the_products_of_a_library_are_stamped_under_fast_numerics(void **state) {
+static void test_all_but_the_gemms_of_a_library_are_stamped_under_fast_numerics(void **state) {
     (void)state;
     if (is_tiny())
         skip();
@@ -262,5 +262,5 @@ RP_GPU_TEST_MAIN(
                               tear_down),
     cmocka_unit_test_teardown(test_stamps_are_only_in_their_steps_entry, tear_down),
     cmocka_unit_test_teardown(test_stamping_changes_no_bit, tear_down),
-    cmocka_unit_test_teardown(
-        test_all_but_the_products_of_a_library_are_stamped_under_fast_numerics, tear_down))
+    cmocka_unit_test_teardown(test_all_but_the_gemms_of_a_library_are_stamped_under_fast_numerics,
+                              tear_down))

@@ -12,11 +12,10 @@ import sys
 import threading
 import time
 
-from reprise_server import BIN, DEMO, Server
+from reprise_server import DEMO, SANITIZED, Server
 
 GROUPS = ("op", "layer", "node", "bucket", "phase", "request", "op,bucket", "op,bucket,kv")
 STREAMS = 32
-SANITIZED = "asan" in BIN or "tsan" in BIN
 SESSIONS = 5 if SANITIZED else 20
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 
 import trace_check
-from reprise_server import BIN, DEMO, SOURCE, Server
+from reprise_server import BIN, DEMO, Server
 
 
 def wait_for(what, seconds=30):
@@ -155,8 +155,6 @@ def check_refusals():
 def main():
     for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):  # a sanitizer turns a crash into an exit status
         os.environ[name] = os.environ.get(name, "") + ":handle_segv=0"
-    suppressions = os.path.join(SOURCE, "tests", "support", "tsan_files.supp")
-    os.environ["TSAN_OPTIONS"] += ":suppressions=" + suppressions
     checks = [check_a_signal, check_a_signal_without_a_directory, check_an_objective_that_is_missed,
               check_pages_that_run_out, check_a_crash, check_refusals]
     for check in checks:

@@ -7,12 +7,11 @@ import subprocess
 import tempfile
 
 from fake_server import TIMEOUT, Connection, Server, tokenizer
+from reprise_server import SANITIZED
 
 BINARY = os.environ.get("REPRISE_FAKE_BIN", "")
 PROGRAM = os.environ.get("REPRISE_BIN", "")
 DEMO = os.path.join(os.environ.get("REPRISE_SOURCE_DIR", "."), "models", "demo")
-# The sanitizers' shadow memory and threads exceed such limits.
-SANITIZED = any(name in os.path.basename(os.path.dirname(BINARY)) for name in ("asan", "tsan"))
 NOBODY = 65534
 
 
@@ -149,7 +148,7 @@ if __name__ == "__main__":
     if not os.access(BINARY, os.X_OK):
         print("skipped: fake_reprise was not built")
         raise SystemExit(77)
-    if not SANITIZED:
+    if not SANITIZED:  # their shadow memory and threads exceed such limits
         test_too_few_threads_are_an_error_at_start()
         test_too_little_memory_is_an_error_at_start()
     test_connections_beyond_the_file_limit_are_refused_and_counted()

@@ -10,10 +10,9 @@ import socket
 import tempfile
 import time
 
-from reprise_server import BIN, DEMO, START_TIMEOUT_S, Server, skip
+from reprise_server import BIN, DEMO, SANITIZED, START_TIMEOUT_S, Server, skip
 
 PROBE = os.environ.get("REPRISE_SANDBOX_PROBE", "")
-SANITIZED = any(name in os.path.basename(os.path.dirname(BIN)) for name in ("asan", "tsan"))
 SMALL = ("--max-num-seqs", "2")
 # Refused in every configuration of the CPU backend.
 NEVER = {"connect", "socket_inet", "bind", "clone", "ptrace", "kill", "memfd", "io_uring", "unshare", "mprotect", "mmap", "execve"}

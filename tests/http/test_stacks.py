@@ -4,7 +4,7 @@ import re
 import threading
 import xml.etree.ElementTree as ElementTree
 
-from reprise_server import DEMO, Server
+from reprise_server import DEMO, TSAN, Server
 
 BODY = {"prompt": "Once upon a time", "max_tokens": 100, "ignore_eos": True, "seed": 1}
 
@@ -35,7 +35,8 @@ def check_work(server):
         seconds *= 2
     total = sum(count for _, count in found)
     computing = sum(count for frames, count in found if frames[:2] in (["rp-cpu-0", "worker_main"], ["rp-cpu-1", "worker_main"]))
-    assert computing > total / 2, found
+    # The thread sanitizer delivers signals late, so that its own functions are on top of what was interrupted.
+    assert computing > total / 2 or TSAN, found
     names = {name for frames, _ in found for name in frames}
     assert not any("on_profile" in name or "backtrace" in name for name in names), names
     assert found == sorted(found, key=lambda line: line[0]), found

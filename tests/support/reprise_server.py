@@ -14,6 +14,9 @@ SOURCE = os.environ.get("REPRISE_SOURCE_DIR", os.path.join(os.path.dirname(__fil
 BIN = os.environ.get("REPRISE_BIN", os.path.join(SOURCE, "build", "release", "reprise"))
 DATA = os.environ.get("REPRISE_TEST_DATA") or os.path.join(SOURCE, "..", "shared", "data")
 DEMO = os.path.join(SOURCE, "models", "demo")
+PRESET = os.path.basename(os.path.dirname(BIN))
+TSAN = PRESET == "tsan"
+SANITIZED = TSAN or PRESET == "asan"
 START_TIMEOUT_S = 120  # sanitizers on a busy machine
 
 

@@ -94,23 +94,45 @@ static const char *const grammar_words[] = {"the",
                                             "00",
                                             "99",
                                             "-",
-                                            "+"};
+                                            "+",
+                                            "<",
+                                            "</",
+                                            "<fun",
+                                            "ction=",
+                                            "a<",
+                                            "<function=",
+                                            "=a>{",
+                                            "</function>",
+                                            "x</fun",
+                                            "}</",
+                                            "tion>",
+                                            "<tool",
+                                            "<tool_call>",
+                                            "call>"};
+/* Special tokens: never their text. */
+static const char *const grammar_specials[] = {"<tool_call>", "</tool_call>", "<tool_call>x",
+                                               "<|end|>"};
+#define GRAMMAR_SPECIAL(i) (257 + RP_ARRAY_COUNT(grammar_words) + (i))
+#define GRAMMAR_TOKENS     GRAMMAR_SPECIAL(RP_ARRAY_COUNT(grammar_specials))
 
 static struct rp_token_trie *grammar_trie;
 
 static inline int grammar_make_trie(void **state) {
     static char bytes[256];
-    struct rp_trie_token tokens[257 + RP_ARRAY_COUNT(grammar_words)];
+    struct rp_trie_token tokens[GRAMMAR_TOKENS];
     const uint32_t end = GRAMMAR_END;
     (void)state;
-    tokens[0] = (struct rp_trie_token){"", 0};
+    tokens[0] = (struct rp_trie_token){"", 0, false};
     for (int i = 0; i < 256; i++) {
         bytes[i] = (char)i;
-        tokens[1 + i] = (struct rp_trie_token){&bytes[i], 1};
+        tokens[1 + i] = (struct rp_trie_token){&bytes[i], 1, false};
     }
     for (size_t i = 0; i < RP_ARRAY_COUNT(grammar_words); i++)
         tokens[257 + i] =
-            (struct rp_trie_token){grammar_words[i], (uint32_t)strlen(grammar_words[i])};
+            (struct rp_trie_token){grammar_words[i], (uint32_t)strlen(grammar_words[i]), false};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(grammar_specials); i++)
+        tokens[GRAMMAR_SPECIAL(i)] = (struct rp_trie_token){
+            grammar_specials[i], (uint32_t)strlen(grammar_specials[i]), true};
     return rp_token_trie_make(tokens, RP_ARRAY_COUNT(tokens), GRAMMAR_WIDTH, &end, 1, &grammar_trie,
                               NULL);
 }
@@ -147,6 +169,41 @@ static inline bool matcher_takes(struct rp_matcher *m, const char *text, size_t 
     uint32_t state;
     return rp_matcher_advance_bytes(m, rp_matcher_start(m), text, len, &state) == RP_OK &&
            rp_matcher_is_accepting(m, state);
+}
+
+static uint32_t grammar_random_state = 1;
+static inline uint32_t grammar_random(void) {
+    grammar_random_state ^= grammar_random_state << 13;
+    grammar_random_state ^= grammar_random_state >> 17;
+    grammar_random_state ^= grammar_random_state << 5;
+    return grammar_random_state;
+}
+
+/* Every bit against advancing by bytes; returns an allowed token, or GRAMMAR_END. */
+static inline uint32_t grammar_check_mask(struct rp_matcher *m, uint32_t state, const char *what) {
+    uint32_t bits[GRAMMAR_WIDTH / 32], next, allowed[GRAMMAR_WIDTH], count = 0;
+
+    assert_int_equal(rp_matcher_mask(m, state, bits, RP_MASK_FUEL), RP_OK);
+    for (uint32_t t = 0; t < GRAMMAR_WIDTH; t++) {
+        bool set = bits[t / 32] >> t % 32 & 1;
+        bool wanted = t < GRAMMAR_TOKENS && rp_matcher_advance(m, state, t, &next) == RP_OK;
+        if (set != wanted)
+            fail_msg("%s: token %u is %s", what, t, set ? "allowed" : "missing");
+        if (set && t != GRAMMAR_END)
+            allowed[count++] = t;
+    }
+    assert_true(count > 0 || rp_matcher_is_accepting(m, state)); /* no dead end */
+    return count ? allowed[grammar_random() % count] : GRAMMAR_END;
+}
+
+static inline void grammar_walk(struct rp_matcher *m, const char *what, int steps) {
+    uint32_t state = rp_matcher_start(m);
+    for (int i = 0; i < steps; i++) {
+        uint32_t token = grammar_check_mask(m, state, what);
+        if (token == GRAMMAR_END)
+            return;
+        assert_int_equal(rp_matcher_advance(m, state, token, &state), RP_OK);
+    }
 }
 
 /* Ends with NULL; then texts that are refused, and NULL. */

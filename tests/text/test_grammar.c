@@ -5,41 +5,6 @@
 
 #include <stdlib.h>
 
-static uint32_t random_state = 1;
-static uint32_t next_random(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    random_state ^= random_state << 5;
-    return random_state;
-}
-
-/* Every bit against advancing by bytes; returns an allowed token, or GRAMMAR_END. */
-static uint32_t check_mask(struct rp_matcher *m, uint32_t state, const char *what) {
-    uint32_t bits[GRAMMAR_WIDTH / 32], next, allowed[GRAMMAR_WIDTH], count = 0;
-    uint32_t tokens = 257 + RP_ARRAY_COUNT(grammar_words);
-    assert_int_equal(rp_matcher_mask(m, state, bits, RP_MASK_FUEL), RP_OK);
-    for (uint32_t t = 0; t < GRAMMAR_WIDTH; t++) {
-        bool set = bits[t / 32] >> t % 32 & 1;
-        bool wanted = t < tokens && rp_matcher_advance(m, state, t, &next) == RP_OK;
-        if (set != wanted)
-            fail_msg("%s: token %u is %s", what, t, set ? "allowed" : "missing");
-        if (set && t != GRAMMAR_END)
-            allowed[count++] = t;
-    }
-    assert_true(count > 0 || rp_matcher_is_accepting(m, state)); /* no dead end */
-    return count ? allowed[next_random() % count] : GRAMMAR_END;
-}
-
-static void walk(struct rp_matcher *m, const char *what, int steps) {
-    uint32_t state = rp_matcher_start(m);
-    for (int i = 0; i < steps; i++) {
-        uint32_t token = check_mask(m, state, what);
-        if (token == GRAMMAR_END)
-            return;
-        assert_int_equal(rp_matcher_advance(m, state, token, &state), RP_OK);
-    }
-}
-
 static const char *const schemas[] = {
     "{}",
     "{\"type\":\"object\"}",
@@ -67,7 +32,7 @@ static void test_masks_are_the_tokens_whose_bytes_fit(void **state) {
     for (size_t i = 0; i < RP_ARRAY_COUNT(schemas); i++)
         for (int turn = 0; turn < 6; turn++) {
             struct rp_matcher *m = schema_matcher(schemas[i]);
-            walk(m, schemas[i], 25);
+            grammar_walk(m, schemas[i], 25);
             rp_matcher_free(m);
         }
 }
@@ -79,7 +44,7 @@ static void test_masks_of_patterns_are_the_tokens_whose_bytes_fit(void **state) 
     for (size_t i = 0; i < RP_ARRAY_COUNT(patterns); i++)
         for (int turn = 0; turn < 4; turn++) {
             struct rp_matcher *m = regex_matcher(patterns[i]);
-            walk(m, patterns[i], 12);
+            grammar_walk(m, patterns[i], 12);
             rp_matcher_free(m);
         }
 }
@@ -91,7 +56,7 @@ static void test_choices_end_only_where_one_is_whole(void **state) {
     assert_int_equal(rp_grammar_compile_choice(choices, 4, NULL, &g, NULL), RP_OK);
     struct rp_matcher *m = grammar_match(g);
     for (int turn = 0; turn < 10; turn++)
-        walk(m, "choices", 10);
+        grammar_walk(m, "choices", 10);
     for (size_t i = 0; i < 4; i++)
         assert_true(matcher_takes(m, choices[i], strlen(choices[i])));
     assert_false(matcher_takes(m, "abcd", 4));

@@ -1,7 +1,7 @@
 /* grammar.h - what an answer may look like, and which tokens may come next.
  *
- * A grammar is compiled from a JSON Schema, a regular expression or a list of choices. It works on
- * bytes. A state is an integer of its grammar: equal sets of possible continuations are the same
+ * A grammar is compiled from a JSON Schema, a regular expression, a list of choices, a structural
+ * tag, GBNF or Lark. It works on bytes; a special token is four bytes that no text contains. A state is an integer of its grammar: equal sets of possible continuations are the same
  * integer, so that going back, branching and comparing cost nothing. A matcher joins a grammar with
  * the tokens of one model and turns a state into a bitset of the tokens that are allowed next.
  * Every allowed token is the prefix of some accepted text: there are no dead ends.
@@ -29,9 +29,12 @@ struct rp_matcher;
 
 /* Zero: the default. */
 struct rp_grammar_limits {
-    size_t source_bytes; /* 256 KiB; patterns 64 KiB */
+    size_t source_bytes; /* 256 KiB; patterns and grammars 64 KiB; structural tags 2 MiB */
     size_t memory_bytes; /* 32 MiB, states made while matching included */
     uint64_t fuel;       /* of compiling: 2,000,000 (nodes and derivatives), below 250 ms */
+    /* Where structural tags, GBNF and Lark look up special tokens by their text, and tokens by id;
+     * NULL: there are none. The grammar must then be matched with this trie. */
+    const struct rp_token_trie *trie;
 };
 
 /* JSON Schema 2020-12. What cannot be enforced is UNSUPPORTED, never ignored. Keys come in the
@@ -52,16 +55,30 @@ int rp_grammar_compile_regex(const char *pattern, size_t len,
 int rp_grammar_compile_choice(const char *const *choices, size_t count,
                               const struct rp_grammar_limits *limits, struct rp_grammar **out,
                               struct rp_error *err) RP_MUST_USE;
+/* A structural tag in XGrammar's JSON form: {"type": "structural_tag", "format": {..}}, a format
+ * alone, or the older {"structures": [{"begin", "schema", "end"}], "triggers": [..]}. The text of a
+ * special token in begin, end, triggers, const_string and token is that token, never its bytes.
+ * Special tokens that the format does not name are never allowed. */
+int rp_grammar_compile_structural_tag(const char *json, size_t len,
+                                      const struct rp_grammar_limits *limits,
+                                      struct rp_grammar **out, struct rp_error *err) RP_MUST_USE;
+/* llama.cpp's grammars: rules `name ::= ...`, of which `root` is the start. */
+int rp_grammar_compile_gbnf(const char *text, size_t len, const struct rp_grammar_limits *limits,
+                            struct rp_grammar **out, struct rp_error *err) RP_MUST_USE;
+/* A subset of Lark: rules, terminals, strings, regular expressions, %ignore, %json, %regex. */
+int rp_grammar_compile_lark(const char *text, size_t len, const struct rp_grammar_limits *limits,
+                            struct rp_grammar **out, struct rp_error *err) RP_MUST_USE;
 void rp_grammar_free(struct rp_grammar *grammar);
 size_t rp_grammar_memory(const struct rp_grammar *grammar);
 
 /* ---- The tokens of a model ---------------------------------------------------------------- */
 
-/* Bytes of token i; len 0: never allowed (special and unused ids). A special token is never its
- * text, so the caller passes it with len 0. */
+/* Bytes of token i; len 0: never allowed (unused ids). A special token is never its bytes: it is
+ * allowed only where a grammar names it by this text or by its id. */
 struct rp_trie_token {
     const char *bytes;
     uint32_t len;
+    bool special;
 };
 
 /* `end_ids` are allowed where the text may end. A mask has `width` bits (at least `count`, the
@@ -100,7 +117,8 @@ int rp_matcher_advance(struct rp_matcher *matcher, uint32_t state, uint32_t toke
 int rp_matcher_advance_bytes(struct rp_matcher *matcher, uint32_t state, const char *bytes,
                              size_t len, uint32_t *out_state) RP_MUST_USE;
 bool rp_matcher_is_accepting(struct rp_matcher *matcher, uint32_t state);
-/* The bytes that must come next, as long as there is no choice; their number. */
+/* The bytes that must come next, as long as there is no choice; their number. They end before a
+ * special token. */
 size_t rp_matcher_forced(struct rp_matcher *matcher, uint32_t state, char *out, size_t max);
 
 #ifdef __cplusplus

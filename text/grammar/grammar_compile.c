@@ -8,17 +8,19 @@
 #define PATTERN_BYTES ((size_t)64 << 10)
 #define CHOICES_MAX   4096
 
-static int finish(struct rp_grammar *g, uint32_t node, int rc, const char *what,
-                  struct rp_grammar **out, struct rp_error *err) {
+int grammar_finish(struct rp_grammar *g, uint32_t node, int rc, const char *what,
+                   struct rp_grammar **out, struct rp_error *err) {
     if (rc == RP_OK) {
-        g_settle(g);
+        g_settle(g, 0);
         g->start = g_state(g, node);
         if (g->status != RP_OK)
             rc = rp_error_set(err, g->status, "%s: %s", what,
                               g->status == RP_STATUS_FULL ? "is too complex" : "out of memory");
         else if (g->start == NODE_NONE)
             rc = rp_error_set(err, RP_STATUS_UNSUPPORTED, "%s: no text can satisfy it", what);
-    }
+    } else if (g->status != RP_OK)
+        rc = rp_error_set(err, g->status, "%s: %s", what,
+                          g->status == RP_STATUS_FULL ? "is too complex" : "out of memory");
     if (rc == RP_OK)
         *out = g;
     else
@@ -39,7 +41,7 @@ int rp_grammar_compile_regex(const char *pattern, size_t len,
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "pattern: out of memory");
     uint32_t rx;
     int rc = regex_parse(g, pattern, len, RX_PLAIN, false, &rx, err);
-    return finish(g, rc == RP_OK ? g_lex(g, rx) : NODE_NONE, rc, "pattern", out, err);
+    return grammar_finish(g, rc == RP_OK ? g_lex(g, rx) : NODE_NONE, rc, "pattern", out, err);
 }
 
 int rp_grammar_compile_choice(const char *const *choices, size_t count,
@@ -62,5 +64,5 @@ int rp_grammar_compile_choice(const char *const *choices, size_t count,
     }
     uint32_t node = g_or(g, g->work.at, g->work.count);
     g->work.count = 0;
-    return finish(g, node, rc, "choice", out, err);
+    return grammar_finish(g, node, rc, "choice", out, err);
 }

@@ -39,6 +39,7 @@ enum node_kind {
     G_LIT,   /* text[a .. a + b) */
     G_LEX,   /* the regular expression a */
     G_CHARS, /* lo to hi characters of a JSON string */
+    G_FREE,  /* free text a at place b; lo, hi: what is left of its bounds (grammar_free.c) */
     G_CAT,
     G_OR,
     G_REF, /* rule a */
@@ -78,6 +79,25 @@ struct charset {
     uint32_t first, count; /* ranges[first .. first + count), sorted, apart */
 };
 
+/* Free text: UTF-8 without the strings of its patterns, each of which ends it. */
+struct free_pattern {
+    const char *bytes; /* in g->text, `text`, once it is kept */
+    uint32_t text, len;
+    uint32_t node; /* what follows; NODE_NONE: the text must not contain it */
+};
+/* A node of the patterns' Aho-Corasick automaton; children are linked by `next`. */
+struct free_state {
+    uint32_t child, next, fail, depth;
+    uint32_t out;      /* 1 + the longest pattern with a node that ends here */
+    uint32_t excluded; /* length of the longest other pattern that ends here */
+    uint8_t byte;
+    bool leads; /* on the way to a pattern with a node */
+};
+struct free_text {
+    uint32_t root, first, count; /* state; patterns */
+    bool may_end;
+};
+
 struct memo_entry {
     uint64_t key; /* state << 8 | byte, + 1; 0: free */
     uint32_t state;
@@ -95,7 +115,11 @@ struct rp_grammar {
     VEC(struct charset_range) ranges;
     VEC(struct charset) sets;
     VEC(uint32_t) rules; /* body of each rule */
-    VEC(uint32_t) work;  /* stacks of closures */
+    VEC(struct free_text) free_texts;
+    VEC(struct free_pattern) free_patterns;
+    VEC(struct free_state) free_states;
+    bool has_budget;    /* some free text has at most so many tokens */
+    VEC(uint32_t) work; /* stacks of closures */
     VEC(uint32_t) found;
     VEC(struct memo_entry) memo; /* count: its size; */
     size_t memo_used;
@@ -217,8 +241,9 @@ uint32_t g_rep(struct rp_grammar *g, uint32_t a, uint32_t low, uint32_t high);
 /* A new rule without a body, as a G_REF. */
 uint32_t g_rule(struct rp_grammar *g);
 void g_rule_set(struct rp_grammar *g, uint32_t ref, uint32_t body);
-/* Decides which nodes can be completed. After the last g_rule_set and before g_state. */
-void g_settle(struct rp_grammar *g);
+/* Decides which nodes can be completed. After the last g_rule_set and before g_state. Nodes below
+ * `first` keep what they have: none of them leads to a rule that has changed. */
+void g_settle(struct rp_grammar *g, size_t first);
 /* The state in which `node` remains to be matched. */
 uint32_t g_state(struct rp_grammar *g, uint32_t node);
 uint32_t g_step_slow(struct rp_grammar *g, uint32_t state, uint8_t byte);
@@ -240,5 +265,36 @@ static inline bool g_accepting(const struct rp_grammar *g, uint32_t state) {
     const struct node *n = node_at(g, state);
     return n->kind == G_STATE && n->b > 0 && g->lists.at[n->a] == NODE_EPS;
 }
+
+/* ---- grammar_free.c: free text ---------------------------------------------------------------- */
+
+#define SPECIAL_MARK 0xFFu /* of the four bytes of a special token: the mark, then its id */
+/* lo of a G_FREE: tokens left, REP_INF, or FREE_FORCED | bytes: the text is at its end, and these
+ * bytes and all that follow must be a pattern. b: state << 4 | it has taken a byte << 3 | UTF-8. */
+#define FREE_FORCED 0x80000000u
+static inline uint32_t free_state_of(const struct node *n) { return n->b >> 4; }
+static inline uint32_t free_utf8_of(const struct node *n) { return n->b & 7; }
+static inline bool free_is_forced(const struct node *n) {
+    return n->lo != REP_INF && n->lo & FREE_FORCED;
+}
+/* At most `tokens` tokens and `chars` characters; REP_INF: any number. Patterns are copied. */
+uint32_t g_free(struct rp_grammar *g, const struct free_pattern *patterns, size_t count,
+                bool may_end, uint32_t tokens, uint32_t chars);
+/* The same text from its first place on. */
+uint32_t free_restart(struct rp_grammar *g, struct node n);
+uint32_t free_step(struct rp_grammar *g, struct node n, uint8_t byte);
+/* Counts a token that ended in `state`; the state after it. */
+uint32_t free_token_end(struct rp_grammar *g, uint32_t state);
+/* A state with the same mask, whatever is left of its bounds of tokens. */
+uint32_t free_mask_state(struct rp_grammar *g, uint32_t state);
+
+/* The next place in UTF-8 (0: between characters), or -1. */
+int utf8_step(uint32_t place, uint8_t byte);
+
+/* ---- grammar_compile.c ------------------------------------------------------------------------ */
+
+/* Ends a compile: the grammar of `node` in *out, or an error; then g is freed. */
+int grammar_finish(struct rp_grammar *g, uint32_t node, int rc, const char *what,
+                   struct rp_grammar **out, struct rp_error *err);
 
 #endif

@@ -3,7 +3,8 @@
  * The mask of a state is the union of the masks of its alternatives. Those that begin with a G_LIT
  * are walked together, state by state. One that begins with a G_LEX is walked by the states of its
  * regular expression alone, which contexts share; where the expression can end, the walk of the
- * subtree goes on with the state behind it. G_CHARS likewise, by counting characters. */
+ * subtree goes on with the state behind it. G_CHARS likewise, by counting characters. A G_FREE
+ * takes the mask of all text, and only tokens that touch one of its strings are tested. */
 #include "text/grammar/grammar_mask.h"
 
 #include <string.h>
@@ -304,15 +305,102 @@ static void mask_chars(struct walk *w, struct node chars, uint32_t tail) {
     spend(w, trie->exit_count);
 }
 
+/* ---- Free text ------------------------------------------------------------ */
+
+static bool has_lists(const struct walk *w, uint32_t root) {
+    const struct free_state *states = w->g->free_states.at;
+    for (uint32_t c = states[root].child; c != 0; c = states[c].next)
+        if (states[c].byte != SPECIAL_MARK && w->trie->having_too_many[states[c].byte])
+            return false;
+    return true;
+}
+
+/* Tests the tokens with this byte one by one. */
+static void test_tokens(struct walk *w, uint8_t byte, uint32_t state) {
+    const struct rp_token_trie *trie = w->trie;
+    uint32_t end = trie->having_at[byte + 1], used = 0;
+    for (uint32_t i = trie->having_at[byte]; i < end && (i & 63 || spend(w, used)); i++) {
+        const struct rp_trie_token *t = &trie->tokens[trie->having[i]];
+        uint32_t at = state, token = trie->having[i];
+        used = i & 63 ? used + t->len : 0;
+        for (uint32_t k = 0; k < t->len && at != NODE_NONE; k++)
+            at = g_step(w->g, at, (uint8_t)t->bytes[k]);
+        if (at != NODE_NONE)
+            w->bits[token / 32] |= 1u << token % 32;
+        else
+            w->bits[token / 32] &= ~(1u << token % 32);
+    }
+    spend(w, used);
+}
+
+/* What begins with this byte is tested again from `state`. */
+static void test_subtree(struct walk *w, uint8_t byte, uint32_t state) {
+    const struct trie_part *part = &w->trie->all;
+    uint32_t i = 1;
+    while (i < part->count && trie_byte(part->nodes[i]) != byte)
+        i += trie_size(part->nodes[i]);
+    if (i >= part->count)
+        return;
+    uint32_t end = i + trie_size(part->nodes[i]);
+    for (uint32_t k = i; k < end; k++)
+        mask_clear(w->trie, w->bits, part->nodes[k].token);
+    spend(w, (end - i) / 8);
+    walk_states(w, part->nodes, i, end, state);
+}
+
+/* Free text between characters. No bit is set yet. Every token of text is allowed but those with
+ * the first byte of a pattern, which are tested; where a pattern has begun already, so are the
+ * tokens whose first byte goes on with it. */
+static void mask_free(struct walk *w, uint32_t id, struct node free, uint32_t tail) {
+    struct rp_grammar *g = w->g;
+    uint32_t root = g->free_texts.at[free.a].root;
+    uint32_t start = g_state(g, g_cat(g, free_restart(g, free), tail));
+    merge(w, w->trie->text_mask);
+    for (uint32_t c = g->free_states.at[root].child; c != 0; c = g->free_states.at[c].next)
+        if (g->free_states.at[c].byte == SPECIAL_MARK)
+            test_subtree(w, SPECIAL_MARK, start);
+        else
+            test_tokens(w, g->free_states.at[c].byte, start);
+    uint32_t at = free_state_of(&free), state = at == root ? start : g_state(g, id);
+    for (; at != root && w->used <= w->fuel; at = g->free_states.at[at].fail)
+        for (uint32_t c = g->free_states.at[at].child; c != 0; c = g->free_states.at[c].next)
+            test_subtree(w, g->free_states.at[c].byte, state);
+}
+
+static bool is_plain_free(const struct walk *w, struct node n) {
+    return n.kind == G_FREE && free_utf8_of(&n) == 0 && !free_is_forced(&n) &&
+           n.hi > w->trie->chars_max && has_lists(w, w->g->free_texts.at[n.a].root);
+}
+
+/* The first free text of the state, before any bit is set; its index, or the number of them. */
+static uint32_t mask_first_free(struct walk *w, struct node state) {
+    struct rp_grammar *g = w->g;
+    for (uint32_t i = 0; i < state.b; i++) {
+        uint32_t id = g->lists.at[state.a + i];
+        struct node head = *node_at(g, id);
+        uint32_t tail = head.kind == G_CAT ? head.b : NODE_EPS;
+        if (head.kind == G_CAT)
+            head = *node_at(g, head.a);
+        if (is_plain_free(w, head)) {
+            mask_free(w, id, head, tail);
+            return i;
+        }
+    }
+    return state.b;
+}
+
 uint64_t grammar_mask(struct rp_grammar *g, const struct rp_token_trie *trie, uint32_t state,
                       uint32_t *bits, uint64_t fuel) {
     struct walk w = {.g = g, .trie = trie, .bits = bits, .fuel = fuel};
     struct node n = *node_at(g, state);
     size_t literals = g->found.count; /* those that begin with a G_LIT */
+    uint32_t done = n.kind == G_STATE ? mask_first_free(&w, n) : 0;
     for (uint32_t i = 0; n.kind == G_STATE && i < n.b && spend(&w, 1); i++) {
         uint32_t id = g->lists.at[n.a + i];
         struct node head = *node_at(g, id);
         uint32_t tail = head.kind == G_CAT ? head.b : NODE_EPS;
+        if (i == done)
+            continue;
         if (head.kind == G_CAT)
             head = *node_at(g, head.a);
         if (head.kind == G_LEX)

@@ -109,6 +109,7 @@ static void keep(struct rp_matcher *m, uint32_t state, const uint32_t *bits, uin
 
 static int mask_locked(struct rp_matcher *m, uint32_t state, uint32_t *bits, uint64_t fuel) {
     size_t bytes = m->trie->words * sizeof(uint32_t);
+    state = free_mask_state(m->grammar, state);
     const struct cached_mask *slot = slot_of(m, state);
     if (slot->data && slot->state == state) {
         if (slot->fuel > fuel)
@@ -174,7 +175,14 @@ int rp_matcher_advance(struct rp_matcher *m, uint32_t state, uint32_t token, uin
     if (token >= m->trie->token_count || m->trie->tokens[token].len == 0)
         return RP_STATUS_INVALID;
     const struct rp_trie_token *t = &m->trie->tokens[token];
-    return rp_matcher_advance_bytes(m, state, t->bytes, t->len, out_state);
+    enter(m);
+    int rc = advance_locked(m->grammar, state, t->bytes, t->len, &state);
+    if (rc == RP_OK) {
+        *out_state = free_token_end(m->grammar, state);
+        rc = m->grammar->status;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
 }
 
 bool rp_matcher_is_accepting(struct rp_matcher *m, uint32_t state) {
@@ -197,7 +205,7 @@ size_t rp_matcher_forced(struct rp_matcher *m, uint32_t state, char *out, size_t
             only = next;
             out[len] = (char)byte;
         }
-        if (choices != 1 || m->grammar->status != RP_OK)
+        if (choices != 1 || (uint8_t)out[len] == SPECIAL_MARK || m->grammar->status != RP_OK)
             break;
         state = only;
         len++;

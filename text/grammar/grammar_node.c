@@ -143,13 +143,13 @@ static uint8_t settled(const struct rp_grammar *g, const struct node *n, uint8_t
 }
 
 /* The least fixed points: rules begin as dead and as not nullable. */
-void g_settle(struct rp_grammar *g) {
-    for (size_t i = 0; i < g->nodes.count; i++)
+void g_settle(struct rp_grammar *g, size_t first) {
+    for (size_t i = first; i < g->nodes.count; i++)
         if (g->nodes.at[i].kind >= G_CAT && g->nodes.at[i].kind != G_STATE)
             g->nodes.at[i].flags = NODE_DEAD;
-    for (bool changed = true; changed && grammar_burn(g, g->nodes.count / 32);) {
+    for (bool changed = true; changed && grammar_burn(g, (g->nodes.count - first) / 32);) {
         changed = false;
-        for (size_t i = 0; i < g->nodes.count; i++) {
+        for (size_t i = first; i < g->nodes.count; i++) {
             struct node *n = &g->nodes.at[i];
             if (n->kind < G_CAT || n->kind == G_STATE)
                 continue;
@@ -182,6 +182,7 @@ static void expand_head(struct rp_grammar *g, uint32_t id, uint32_t head, uint32
         break;
     case G_LEX:
     case G_CHARS:
+    case G_FREE:
         (void)VEC_PUSH(g, &g->found, id);
         if (n.flags & NODE_NULLABLE)
             push(g, tail);
@@ -257,6 +258,8 @@ static uint32_t step_head(struct rp_grammar *g, struct node n, uint8_t byte) {
         uint8_t flags = node_at(g, d)->flags & NODE_NULLABLE;
         return grammar_intern(g, (struct node){.kind = G_LEX, .flags = flags, .a = d});
     }
+    if (n.kind == G_FREE)
+        return free_step(g, n, byte);
     uint32_t d = rx_delta(g, g->json_char, byte);
     if (d == NODE_NONE)
         return NODE_NONE;
@@ -306,6 +309,8 @@ static bool takes(struct rp_grammar *g, uint32_t alternative, uint8_t byte) {
         return (uint8_t)g->text.at[n->a] == byte;
     if (n->kind == G_LEX)
         return rx_delta(g, n->a, byte) != NODE_NONE;
+    if (n->kind == G_FREE)
+        return true;
     return n->kind == G_CHARS && rx_delta(g, g->json_char, byte) != NODE_NONE;
 }
 

@@ -195,6 +195,9 @@ void rp_grammar_free(struct rp_grammar *g) {
     rp_free(g->ranges.at);
     rp_free(g->sets.at);
     rp_free(g->rules.at);
+    rp_free(g->free_texts.at);
+    rp_free(g->free_patterns.at);
+    rp_free(g->free_states.at);
     rp_free(g->work.at);
     rp_free(g->found.at);
     rp_free(g->memo.at);

@@ -304,12 +304,11 @@ static int body_of(struct schema_compiler *c, const struct conj *conj, uint32_t 
     return rc;
 }
 
-static int compile_all(struct schema_compiler *c, const json_t *schema) {
+static int compile_all(struct schema_compiler *c, const json_t *schema, uint32_t *out) {
     struct rp_grammar *g = c->g;
     struct item_list items = {.nothing = false};
-    uint32_t start = NODE_NONE;
     int rc = schema_add(c, &items, schema, 0);
-    int made = schema_rule(c, &items, &start);
+    int made = schema_rule(c, &items, out);
     rc = rc != RP_OK ? rc : made;
     for (size_t i = 0; rc == RP_OK && i < c->jobs.count; i++) {
         struct job job = c->jobs.at[i];
@@ -321,18 +320,15 @@ static int compile_all(struct schema_compiler *c, const json_t *schema) {
     }
     if (rc == RP_OK)
         rc = schema_filter_values(c);
-    if (rc != RP_OK)
-        return rc;
-    g->start = g_state(g, start);
-    if (g->status == RP_OK && g->start == NODE_NONE)
-        return rp_error_set(c->err, RP_STATUS_UNSUPPORTED, "schema: no value can satisfy it");
-    return g->status;
+    if (rc == RP_OK && node_at(g, *out)->flags & NODE_DEAD)
+        *out = NODE_NONE;
+    return rc;
 }
 
-static void common_nodes(struct schema_compiler *c) {
+static void common_nodes(struct schema_compiler *c, uint32_t whitespace) {
     struct rp_grammar *g = c->g;
     uint32_t space[] = {rx_range(g, ' ', ' '), rx_range(g, '\t', '\n'), rx_range(g, '\r', '\r')};
-    c->ws = g_lex(g, rx_rep(g, rx_or(g, space, 3), 0, 8));
+    c->ws = g_lex(g, rx_rep(g, rx_or(g, space, 3), 0, whitespace));
     c->comma = g_cat(g, c->ws, g_cat(g, g_lit(g, ",", 1), c->ws));
     c->colon = g_cat(g, c->ws, g_cat(g, g_lit(g, ":", 1), c->ws));
     c->string_end = g_lit(g, "\"", 1);
@@ -343,16 +339,33 @@ static void deinit(struct schema_compiler *c) {
         json_decref(c->rewritten.at[i].schema);
     for (size_t i = 0; i < c->values.count; i++)
         json_decref(c->values.at[i].values);
-    if (c->g)
-        c->g->memory_bytes -= c->rewritten.capacity * sizeof *c->rewritten.at +
-                              c->values.capacity * sizeof *c->values.at +
-                              c->jobs.capacity * sizeof *c->jobs.at;
+    c->g->memory_bytes -= c->rewritten.capacity * sizeof *c->rewritten.at +
+                          c->values.capacity * sizeof *c->values.at +
+                          c->jobs.capacity * sizeof *c->jobs.at;
     rp_free(c->rewritten.at);
     rp_free(c->values.at);
     rp_free(c->jobs.at);
     rp_free(c->job_table.at);
     rp_arena_deinit(&c->arena);
-    json_decref(c->root);
+}
+
+int schema_compile(struct rp_grammar *g, json_t *root, const json_t *schema, uint32_t whitespace,
+                   uint32_t *out, struct rp_error *err) {
+    struct schema_compiler c = {.g = g, .err = err, .root = root, .first_node = g->nodes.count};
+    *out = NODE_NONE;
+    if (err)
+        *err = (struct rp_error){.status = RP_STATUS_OK};
+    if (schema_depth(root, NESTING_MAX) < 0)
+        return rp_error_set(err, RP_STATUS_FULL, "schema: is nested deeper than %d", NESTING_MAX);
+    c.arena.limit_bytes = (size_t)16 << 20;
+    c.nested_ids = schema_has_nested_id(root);
+    common_nodes(&c, whitespace);
+    int rc = compile_all(&c, schema, out);
+    deinit(&c);
+    if (g->status != RP_OK)
+        rc = rp_error_set(err, g->status, "schema: %s",
+                          g->status == RP_STATUS_FULL ? "it is too complex" : "out of memory");
+    return rc;
 }
 
 /* true and false are schemas too. */
@@ -372,38 +385,30 @@ int rp_grammar_compile_json_schema(const char *schema, size_t len,
                                    const struct rp_grammar_limits *limits, struct rp_grammar **out,
                                    struct rp_error *err) {
     size_t bytes = limits && limits->source_bytes ? limits->source_bytes : SOURCE_BYTES;
-    struct schema_compiler c = {.err = err};
+    json_t *root;
     *out = NULL;
     if (len > bytes)
         return rp_error_set(err, RP_STATUS_FULL, "schema: has %zu bytes, at most %zu are taken",
                             len, bytes);
-    if (err)
-        *err = (struct rp_error){.status = RP_STATUS_OK};
-    int rc = load(schema, len, &c.root, err);
+    int rc = load(schema, len, &root, err);
     if (rc != RP_OK)
         return rc;
-    c.arena.limit_bytes = (size_t)16 << 20;
-    c.g = grammar_create(limits);
-    if (!c.g) {
-        deinit(&c);
-        return rp_error_set(err, RP_STATUS_NO_MEMORY, "schema: out of memory");
-    }
-    if (schema_depth(c.root, NESTING_MAX) < 0) {
-        rc = rp_error_set(err, RP_STATUS_FULL, "schema: is nested deeper than %d", NESTING_MAX);
-    } else {
-        c.nested_ids = schema_has_nested_id(c.root);
-        common_nodes(&c);
-        rc = compile_all(&c, c.root);
-    }
-    deinit(&c);
+    struct rp_grammar *g = grammar_create(limits);
+    uint32_t start = NODE_NONE;
+    rc = g ? schema_compile(g, root, root, SCHEMA_WHITESPACE, &start, err)
+           : rp_error_set(err, RP_STATUS_NO_MEMORY, "schema: out of memory");
+    json_decref(root);
     if (rc == RP_OK) {
-        *out = c.g;
-        return RP_OK;
+        g->start = g_state(g, start);
+        if (g->status != RP_OK)
+            rc = rp_error_set(err, g->status, "schema: it is too complex");
+        else if (g->start == NODE_NONE)
+            rc = rp_error_set(err, RP_STATUS_UNSUPPORTED, "schema: no value can satisfy it");
     }
-    if (c.g->status != RP_OK)
-        rc = rp_error_set(err, c.g->status, "schema: %s",
-                          c.g->status == RP_STATUS_FULL ? "it is too complex" : "out of memory");
-    rp_grammar_free(c.g);
+    if (rc == RP_OK)
+        *out = g;
+    else
+        rp_grammar_free(g);
     return rc;
 }
 

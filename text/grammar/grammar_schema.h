@@ -12,6 +12,8 @@
 
 #include <jansson.h>
 
+#define SCHEMA_WHITESPACE 8 /* bytes of a gap */
+
 enum type_bit {
     TYPE_NULL = 1,
     TYPE_BOOLEAN = 2,
@@ -66,7 +68,8 @@ struct schema_compiler {
     VEC(uint32_t) job_table; /* by conjunction: index + 1 */
     VEC(struct values_job) values;
     VEC(struct rewritten) rewritten;
-    bool nested_ids; /* some subschema has an $id of its own */
+    size_t first_node; /* nodes before it are those of other schemas */
+    bool nested_ids;   /* some subschema has an $id of its own */
     uint32_t ws, comma, colon, string_end;
 };
 
@@ -77,6 +80,10 @@ struct item_list {
 };
 
 /* ---- grammar_schema.c */
+/* Compiles `schema`, which is `root` or in it, into a grammar; *out is NODE_NONE when no value
+ * satisfies it. A gap has at most `whitespace` bytes. */
+int schema_compile(struct rp_grammar *g, json_t *root, const json_t *schema, uint32_t whitespace,
+                   uint32_t *out, struct rp_error *err);
 int schema_add(struct schema_compiler *c, struct item_list *items, const json_t *schema, int depth);
 /* The rule of a conjunction; *out is NODE_NONE when it accepts nothing. Takes the list over. */
 int schema_rule(struct schema_compiler *c, struct item_list *items, uint32_t *out);

@@ -181,7 +181,7 @@ static bool accepts(struct schema_compiler *c, uint32_t rule, const json_t *valu
 
 int schema_filter_values(struct schema_compiler *c) {
     struct rp_grammar *g = c->g;
-    g_settle(g);
+    g_settle(g, c->first_node);
     for (bool changed = true; changed && g->status == RP_OK;) {
         changed = false;
         for (size_t i = 0; i < c->values.count; i++) {
@@ -197,7 +197,7 @@ int schema_filter_values(struct schema_compiler *c) {
         }
         if (!changed)
             break;
-        g_settle(g);
+        g_settle(g, c->first_node);
         /* steps were remembered for the rules as they were */
         memset(g->memo.at, 0, g->memo.count * sizeof *g->memo.at);
         g->memo_used = 0;

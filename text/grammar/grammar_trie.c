@@ -171,10 +171,19 @@ static int make_inside(struct rp_token_trie *trie) {
     return rc;
 }
 
+/* Bytes of a token in the trie; 0: it is never allowed. Text has no SPECIAL_MARK. */
+static uint32_t length_in_trie(const struct rp_trie_token *t) {
+    if (t->len == 0 || t->len > TRIE_DEPTH_MAX)
+        return 0;
+    if (t->special)
+        return SPECIAL_BYTES;
+    return memchr(t->bytes, SPECIAL_MARK, t->len) ? 0 : t->len;
+}
+
 static int copy_tokens(struct rp_token_trie *trie, const struct rp_trie_token *tokens) {
     size_t bytes = 0, at = 0;
     for (uint32_t i = 0; i < trie->token_count; i++)
-        bytes += tokens[i].len <= TRIE_DEPTH_MAX ? tokens[i].len : 0;
+        bytes += length_in_trie(&tokens[i]);
     trie->tokens = rp_calloc(trie->token_count, sizeof *trie->tokens);
     trie->twins = rp_alloc(trie->token_count * sizeof *trie->twins);
     trie->text = rp_alloc(bytes);
@@ -182,14 +191,18 @@ static int copy_tokens(struct rp_token_trie *trie, const struct rp_trie_token *t
     if (!trie->tokens || !trie->twins || !trie->text)
         return RP_STATUS_NO_MEMORY;
     for (uint32_t i = 0; i < trie->token_count; i++) {
+        uint32_t len = length_in_trie(&tokens[i]);
         trie->twins[i] = TRIE_NO_TOKEN;
-        if (tokens[i].len == 0 || tokens[i].len > TRIE_DEPTH_MAX)
+        if (len == 0)
             continue;
-        memcpy(trie->text + at, tokens[i].bytes, tokens[i].len);
-        trie->tokens[i] = (struct rp_trie_token){trie->text + at, tokens[i].len};
-        at += tokens[i].len;
+        if (tokens[i].special)
+            trie_special_code(i, trie->text + at);
+        else
+            memcpy(trie->text + at, tokens[i].bytes, len);
+        trie->tokens[i] = (struct rp_trie_token){trie->text + at, len, tokens[i].special};
+        at += len;
     }
-    return RP_OK;
+    return trie_make_specials(trie, tokens);
 }
 
 static int fill(struct rp_token_trie *trie, const struct rp_trie_token *tokens) {
@@ -211,6 +224,8 @@ static int fill(struct rp_token_trie *trie, const struct rp_trie_token *tokens) 
         rc = build(trie, &trie->rest, ids, count);
     if (rc == RP_OK)
         rc = make_inside(trie);
+    if (rc == RP_OK)
+        rc = trie_make_text(trie);
     rp_free(ids);
     return rc;
 }
@@ -257,6 +272,10 @@ void rp_token_trie_free(struct rp_token_trie *trie) {
     rp_free(trie->twins);
     rp_free(trie->tokens);
     rp_free(trie->text);
+    rp_free(trie->text_mask);
+    rp_free(trie->having);
+    rp_free(trie->specials);
+    rp_free(trie->special_text);
     rp_free(trie);
 }
 

@@ -11,9 +11,10 @@
 
 #include "text/grammar/grammar.h"
 
-#define TRIE_NO_TOKEN  UINT32_MAX
-#define TRIE_DEPTH_MAX 512 /* longer tokens are never allowed */
-#define CLEAN_MAX      32  /* characters of the longest tokens in slices */
+#define TRIE_HAVING_MAX 16384 /* tokens of a byte's list */
+#define TRIE_NO_TOKEN   UINT32_MAX
+#define TRIE_DEPTH_MAX  512 /* longer tokens are never allowed */
+#define CLEAN_MAX       32  /* characters of the longest tokens in slices */
 
 struct trie_node {
     uint32_t token;     /* that ends here, or TRIE_NO_TOKEN */
@@ -33,6 +34,12 @@ struct trie_exit {
     uint32_t token, len;  /* some token below it, and its bytes before the quote */
 };
 
+/* A special token: four bytes in the trie (SPECIAL_MARK), found by its text. */
+struct trie_special {
+    const char *bytes;
+    uint32_t len, token;
+};
+
 struct rp_token_trie {
     struct trie_part all, rest;
     uint32_t token_count, width, words; /* words of a mask */
@@ -41,17 +48,40 @@ struct rp_token_trie {
     uint32_t *inside;                   /* tokens that are wholly inside a free string */
     struct trie_exit *exits;
     uint32_t exit_count;
-    uint32_t chars_max; /* of any token */
+    uint32_t chars_max;  /* of any token */
+    uint32_t *text_mask; /* tokens that are UTF-8 from a character's begin on, whole or cut off */
+    uint32_t *having;    /* the tokens of text_mask with byte b: having[having_at[b] ..] */
+    uint32_t having_at[257];
+    bool having_too_many[256];     /* such a byte has no list */
+    struct trie_special *specials; /* sorted by their text */
+    uint32_t special_count;
     uint32_t *end_ids;
     uint32_t end_count;
     struct rp_trie_token *tokens; /* bytes point into text */
     char *text;
+    char *special_text;
     size_t bytes;
 };
+
+/* ---- grammar_special.c */
+/* The special tokens of `tokens`, of which the trie keeps the texts. */
+int trie_make_specials(struct rp_token_trie *trie, const struct rp_trie_token *tokens);
+/* text_mask and having. */
+int trie_make_text(struct rp_token_trie *trie);
+/* The longest special token that `text` begins with, or NULL. trie may be NULL. */
+const struct trie_special *trie_special_at(const struct rp_token_trie *trie, const char *text,
+                                           size_t len);
+#define SPECIAL_BYTES 4
+/* The bytes of a special token in the trie. */
+void trie_special_code(uint32_t token, char out[SPECIAL_BYTES]);
 
 static inline void mask_set(const struct rp_token_trie *trie, uint32_t *bits, uint32_t token) {
     for (; token != TRIE_NO_TOKEN; token = trie->twins[token])
         bits[token / 32] |= 1u << token % 32;
+}
+static inline void mask_clear(const struct rp_token_trie *trie, uint32_t *bits, uint32_t token) {
+    for (; token != TRIE_NO_TOKEN; token = trie->twins[token])
+        bits[token / 32] &= ~(1u << token % 32);
 }
 
 #endif

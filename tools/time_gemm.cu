@@ -1,11 +1,11 @@
-/* time_products.cu - times the GEMMs of a layer on a GPU, with a cold L2.
+/* time_gemm.cu - times the GEMMs of a layer on a GPU, with a cold L2.
  *
  * Not part of the build. From the repository's root, after ./dev build:
- *   nvcc -O3 -std=c++17 -I. -gencode=arch=compute_90a,code=sm_90a tools/time_products.cu \
+ *   nvcc -O3 -std=c++17 -I. -gencode=arch=compute_90a,code=sm_90a tools/time_gemm.cu \
  *       build/release/librp_cuda.a build/release/librp_device.a build/release/librp_base.a -lxxhash \
- *       -o time_products
+ *       -o time_gemm
  *
- *   ./time_products WORD...      commands, executed from left to right:
+ *   ./time_gemm WORD...      commands, executed from left to right:
  *   sweep M N K SEGMENTS,...     one GEMM, with every tile that fits M rows
  *   one M N K SEGMENTS TILE      one GEMM with this tile
  *   planned M                    each GEMM of a layer and the head separately, as planned
