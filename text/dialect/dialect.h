@@ -197,9 +197,8 @@ int rp_dialect_answer_grammar(const struct rp_bound_dialect *bound,
 
 struct rp_dialect_call {
     const char *name;
-    const char *id;           /* written where the dialect has a place for it */
-    const json_t *arguments;  /* an object */
-    const json_t *parameters; /* the tool's schema, for typed literals; NULL: none */
+    const char *id;          /* written where the dialect has a place for it */
+    const json_t *arguments; /* an object */
 };
 
 /* Appends what the model would write. UNSUPPORTED when the dialect cannot say it (RP_CALL_NONE). */
