@@ -22,7 +22,7 @@ struct tokenize {
     /* A chat alone has these. */
     struct rp_completion_params params;
     struct rp_chat_prompt chat;
-    const struct rp_chat_templates *templates;
+    const struct rp_serving *serving;
     struct rp_http_error error; /* from the template; status 0: none */
 };
 
@@ -119,7 +119,7 @@ static struct tokenize *create(struct rp_conn *conn, json_t *root, rp_write_toke
 /* Runs on a worker. */
 static int make_chat(struct rp_text_item *item) {
     struct tokenize *t = item->ctx;
-    int status = rp_chat_prompt_make(&t->params, t->templates, item->len, &t->chat, &t->error);
+    int status = rp_chat_prompt_make(&t->params, t->serving, item->len, &t->chat, &t->error);
     item->spans = t->chat.spans;
     item->span_count = t->chat.span_count;
     return status;
@@ -131,9 +131,9 @@ void rp_tokenize_chat(struct rp_conn *conn, json_t *chat, rp_write_tokens *write
     struct tokenize *t = create(conn, chat, write);
     if (!t)
         return;
-    t->templates = serving->templates;
+    t->serving = serving;
     if (!rp_params_read(chat, RP_API_CHAT, serving, NULL, NULL, &t->params, &error) ||
-        !rp_chat_prompt_check(&t->params, serving->templates, &t->item.len, &error)) {
+        !rp_chat_prompt_check(&t->params, serving, &t->item.len, &error)) {
         destroy(t);
         rp_conn_reply_error(conn, &error);
         return;
