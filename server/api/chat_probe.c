@@ -89,6 +89,7 @@ bool rp_chat_probe_late_system(const struct rp_chat_templates *templates) {
     rp_chat_list_add(values, messages, message(values, "user", "question two"));
     rp_chat_list_add(values, messages, message(values, "system", "reminder"));
     set(values, variables, "messages", messages);
+    set(values, variables, "tools", rp_chat_none(values));
     set(values, variables, "add_generation_prompt", rp_chat_bool(values, true));
     int status = rp_chat_template_render(rp_chat_templates_pick(templates, false), templates,
                                          values, variables, NULL, &prompt, NULL, &err);
