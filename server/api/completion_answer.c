@@ -18,6 +18,8 @@ struct rp_conn *rp_completion_let_go(struct rp_completion *c) {
 
 bool rp_completion_send_out(struct rp_completion *c) {
     struct rp_buffer *out = &c->answer.out;
+    if (c->conn && out->len == 0 && !out->failed)
+        return true; /* the API writes nothing for these events */
     bool sent = c->conn && !out->failed && rp_conn_stream_write(c->conn, out->data, out->len);
     c->sent_bytes += sent ? out->len : 0;
     if (sent)
@@ -95,17 +97,18 @@ static const struct rp_buffer *write_logprobs(struct rp_completion *c, struct rp
 
 static struct rp_answer_choice describe(struct rp_completion *c, struct rp_choice *choice) {
     uint32_t index = (uint32_t)(choice - c->choices);
-    struct rp_answer_choice out = {.index = index / c->per_prompt * (uint32_t)c->params.n +
-                                            index % c->per_prompt,
-                                   .first = !choice->begun,
-                                   .events = &choice->events,
-                                   .finish_reason = choice->finish_reason,
-                                   .stop_token = choice->stop_token,
-                                   .token_ids = c->params.return_token_ids ? &choice->ids : NULL,
-                                   .prompt_ids = c->params.return_token_ids && !choice->begun
-                                                     ? &c->items[index / c->per_prompt].ids
-                                                     : NULL,
-                                   .logprobs = write_logprobs(c, choice)};
+    struct rp_answer_choice out = {
+        .index = index / c->per_prompt * (uint32_t)c->params.n + index % c->per_prompt,
+        .first = !choice->begun,
+        .held = choice->splitter && !choice->finish_reason && rp_answer_count(&choice->events) == 0,
+        .events = &choice->events,
+        .finish_reason = choice->finish_reason,
+        .stop_token = choice->stop_token,
+        .token_ids = c->params.return_token_ids ? &choice->ids : NULL,
+        .prompt_ids = c->params.return_token_ids && !choice->begun
+                          ? &c->items[index / c->per_prompt].ids
+                          : NULL,
+        .logprobs = write_logprobs(c, choice)};
     if (choice->match.found >= 0) {
         out.stop_string = c->params.stop.strings[choice->match.found].bytes;
         out.stop_string_len = c->params.stop.strings[choice->match.found].len;
