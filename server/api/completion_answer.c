@@ -139,12 +139,12 @@ static bool has_news(const struct rp_completion *c, const struct rp_choice *choi
 }
 
 bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice) {
-    struct rp_answer_choice described = describe(c, choice);
+    if (!has_news(c, choice))
+        return true;
+    struct rp_answer_choice described = describe(c, choice); /* marks log-probabilities as sent */
     struct rp_answer_usage usage = {.prompt = choice->request.prompt_count,
                                     .completion = choice->tokens,
                                     .cached = choice->request.cached_tokens};
-    if (!has_news(c, choice))
-        return true;
     if (!c->streaming) {
         c->streaming = true;
         c->status = 200;

@@ -233,7 +233,7 @@ def test_refusals():
         assert answer.status == 400, (fields, answer.body)
         return answer.error["param"]
 
-    with ScriptedChat({"x": "x"}, "--tool-call-parser", "hermes") as chat:
+    with ScriptedChat({"x": "x"}, "--tool-call-parser", "hermes", "--max-model-len", "131072") as chat:
         assert error(tools={}) == "tools"
         assert error(tools=[WEATHER] * 2) == "tools[1]"
         assert error(tools=[function(f"f{i}") for i in range(513)]) == "tools"
