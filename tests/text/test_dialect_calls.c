@@ -22,7 +22,7 @@ static const char *const arguments[] = {
     "{\"city\": \"  spaces around \\n\", \"at\": \"noon\"}",
     "{\"city\": \"caf\\u00e9 \\u4e2d\\u6587 \\ud83d\\ude00 \\u0001\\u001f\"}",
     "{\"city\": \"\\u0001/parameter> a \\u0001/function> b \\u0001/tool_call> \\u0001tool_call>\"}",
-    "{\"city\": \"\\u0001/arg_value> x \\u0001/invoke> [TOOL_CALLS] }]}'; {\\\"name\\\": 1}\"}",
+    "{\"city\": \"\\u0001/arg_value> x \\u0001/invoke> [TOOL CALLS] }]}'; {\\\"name\\\": 1}\"}",
     "{\"tags\": [\"\\u0001/parameter>\", \"\\u0001|tool_call_end|>\", \"](), \"], \"any\": 5}",
     "{\"any\": {\"x\": [1]}, \"city\": \"{not json\"}",
     "{\"any\": \"a longer text that is no JSON\", \"days\": 123456789012345}"};
