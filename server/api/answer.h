@@ -71,6 +71,7 @@ struct rp_answer_usage {
 struct rp_answer_choice {
     uint32_t index;
     bool first; /* first part of the choice */
+    bool held;  /* no events because the tokens may be the beginning of a tool call */
     const struct rp_answer_events *events;
     const char *finish_reason; /* "stop", "length", "tool_calls"; NULL: not finished */
     const char *stop_string;   /* the stop string that ended it, or NULL */

@@ -126,13 +126,16 @@ static void write_chunk(struct rp_answer *answer, const struct rp_answer_choice 
     }
     rp_answer_json_begin(answer);
     rp_buffer_printf(out, "{\"index\":%u,\"delta\":{", choice->index);
+    bool no_text =
+        event ? event->kind != RP_ANSWER_TEXT : choice->held || rp_answer_count(choice->events) > 0;
     if (first && choice->first) {
         rp_buffer_puts(out, role);
-        rp_buffer_puts(out, event && event->kind != RP_ANSWER_TEXT ? ",\"content\":null," : ",");
+        rp_buffer_puts(out, no_text ? ",\"content\":null" : "");
+        rp_buffer_puts(out, event || !no_text ? "," : "");
     }
     if (event)
         write_event(answer, choice->events, event);
-    else if ((first && choice->first) || !finished)
+    else if (!no_text && ((first && choice->first) || !finished))
         rp_buffer_puts(out, "\"content\":\"\"");
     rp_buffer_puts(out, "}");
     rp_answer_json_choice_tail(out, &shown, finished);
@@ -152,7 +155,8 @@ static void write_part(struct rp_answer *answer, const struct rp_answer_choice *
         write_chunk(answer, choice, event, first, finished, usage);
         first = false;
     }
-    if (!finished && (first || choice->finish_reason))
+    bool pending = choice->logprobs || choice->token_ids || answer->continuous_usage;
+    if (!finished && (choice->finish_reason || (first && (count == 0 || pending))))
         write_chunk(answer, choice, NULL, first, choice->finish_reason != NULL, usage);
 }
 

@@ -98,17 +98,18 @@ static const struct rp_buffer *write_logprobs(struct rp_completion *c, struct rp
 
 static struct rp_answer_choice describe(struct rp_completion *c, struct rp_choice *choice) {
     uint32_t index = (uint32_t)(choice - c->choices);
-    struct rp_answer_choice out = {.index = index / c->per_prompt * (uint32_t)c->params.n +
-                                            index % c->per_prompt,
-                                   .first = !choice->begun,
-                                   .events = &choice->events,
-                                   .finish_reason = choice->finish_reason,
-                                   .stop_token = choice->stop_token,
-                                   .token_ids = c->params.return_token_ids ? &choice->ids : NULL,
-                                   .prompt_ids = c->params.return_token_ids && !choice->begun
-                                                     ? &c->items[index / c->per_prompt].ids
-                                                     : NULL,
-                                   .logprobs = write_logprobs(c, choice)};
+    struct rp_answer_choice out = {
+        .index = index / c->per_prompt * (uint32_t)c->params.n + index % c->per_prompt,
+        .first = !choice->begun,
+        .held = choice->splitter && !choice->finish_reason && rp_answer_count(&choice->events) == 0,
+        .events = &choice->events,
+        .finish_reason = choice->finish_reason,
+        .stop_token = choice->stop_token,
+        .token_ids = c->params.return_token_ids ? &choice->ids : NULL,
+        .prompt_ids = c->params.return_token_ids && !choice->begun
+                          ? &c->items[index / c->per_prompt].ids
+                          : NULL,
+        .logprobs = write_logprobs(c, choice)};
     if (choice->match.found >= 0) {
         out.stop_string = c->params.stop.strings[choice->match.found].bytes;
         out.stop_string_len = c->params.stop.strings[choice->match.found].len;
@@ -171,13 +172,13 @@ static bool has_news(const struct rp_completion *c, const struct rp_choice *choi
 }
 
 bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice) {
-    struct rp_answer_choice described = describe(c, choice);
+    if (!has_news(c, choice))
+        return true;
+    struct rp_answer_choice described = describe(c, choice); /* marks log-probabilities as sent */
     struct rp_answer_usage usage = {.prompt = choice->request.prompt_count,
                                     .completion = choice->tokens,
                                     .cached = choice->request.cached_tokens,
                                     .first_token_ns = choice->record.first_token_ns};
-    if (!has_news(c, choice))
-        return true;
     if (!c->streaming && !begin_stream(c, &usage))
         return false;
     c->answer.api->part(&c->answer, &described, &usage);

@@ -101,8 +101,8 @@ static bool compile(struct rp_completion *c, const struct rp_dialect_tool *tools
     return c->grammar != NULL;
 }
 
-/* Schemas of agents' tools have keywords that cannot be enforced. Unless a tool is strict, such tools
- * are called with any JSON object. */
+/* Schemas of agents' tools have keywords that cannot be enforced. Unless a tool is strict, all tools
+ * are then called with any JSON object. */
 static bool compile_relaxed(struct rp_completion *c, struct rp_http_error *error) {
     const struct rp_tools *tools = &c->params.tools;
     struct rp_dialect_tool *any = rp_calloc(tools->count, sizeof *any);
@@ -127,6 +127,8 @@ void rp_completion_make_grammar(struct rp_completion *c) {
     if (compile(c, tools->tools, &c->grammar_error) || c->grammar_error.status != 400 ||
         tools->strict || tools->count == 0)
         return;
-    if (compile_relaxed(c, &relaxed_error))
+    /* Where the model may also answer with text, its calls are then only parsed. */
+    bool is_free = tools->choice == RP_TOOLS_AUTO && c->params.grammar.kind == RP_GRAMMAR_NONE;
+    if (compile_relaxed(c, &relaxed_error) || (is_free && relaxed_error.status == 400))
         memset(&c->grammar_error, 0, sizeof c->grammar_error);
 }

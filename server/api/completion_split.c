@@ -62,6 +62,7 @@ static void on_split(void *user, const struct rp_split_event *event) {
         return;
     }
     release_text(c, choice);
+    choice->passed_bytes = choice->text_bytes;
     if (event->kind == RP_SPLIT_CALL_BEGIN)
         begin_call(c, choice, event);
     else if (event->kind == RP_SPLIT_CALL_ARGUMENTS)
@@ -110,8 +111,6 @@ int rp_choice_split_token(struct rp_completion *c, struct rp_choice *choice, int
                           bool *out_ended) {
     choice->reasoning_tokens += rp_splitter_in_reasoning(choice->splitter);
     int status = push_token(c, choice, token);
-    if (choice->match.found < 0)
-        choice->passed_bytes = choice->text_bytes - choice->match.held_len;
     *out_ended = has_ended(choice);
     return status;
 }

@@ -21,8 +21,8 @@ static const char *const arguments[] = {
     "{\"city\": \"two\\nlines\\n\\n and \\t tab, \\\"quotes\\\", \\\\ back, it's\"}",
     "{\"city\": \"  spaces around \\n\", \"at\": \"noon\"}",
     "{\"city\": \"caf\\u00e9 \\u4e2d\\u6587 \\ud83d\\ude00 \\u0001\\u001f\"}",
-    "{\"city\": \"\\u0001/parameter> \\u0001/function> \\u0001/tool_call> \\u0001tool_call>\"}",
-    "{\"city\": \"\\u0001/arg_value> x \\u0001/invoke> [TOOL_CALLS] }]}'; {\\\"name\\\": 1}\"}",
+    "{\"city\": \"\\u0001/parameter> a \\u0001/function> b \\u0001/tool_call> \\u0001tool_call>\"}",
+    "{\"city\": \"\\u0001/arg_value> x \\u0001/invoke> [TOOL CALLS] }]}'; {\\\"name\\\": 1}\"}",
     "{\"tags\": [\"\\u0001/parameter>\", \"\\u0001|tool_call_end|>\", \"](), \"], \"any\": 5}",
     "{\"any\": {\"x\": [1]}, \"city\": \"{not json\"}",
     "{\"any\": \"a longer text that is no JSON\", \"days\": 123456789012345}"};
@@ -298,10 +298,14 @@ static void spelled_markers(struct setup *t) {
         assert_string_equal(events_string(&e.text), events_string(&text));
     events_deinit(&e);
     t->options.calls_off = false;
-    const char *first = t->row->section_open[0] ? t->row->section_open : t->row->call_open;
-    bool is_token = false;
-    for (size_t i = 0; i < count; i++)
-        is_token |= strncmp(first, t->specials[i], strlen(t->specials[i])) == 0;
+    bool is_token = count > 0;
+    const char *markers[] = {t->row->section_open, t->row->call_open};
+    for (size_t m = 0; m < RP_ARRAY_COUNT(markers); m++) {
+        bool found = !markers[m][0];
+        for (size_t i = 0; i < count; i++)
+            found |= strstr(markers[m], t->specials[i]) != NULL;
+        is_token &= found;
+    }
     if (is_token) {
         feed(t, &text, (struct feeding){0}, &e);
         assert_int_equal(e.calls, 0);

@@ -104,7 +104,9 @@ enum {
 };
 /* Of the property of a tool's parameters; TYPE_ALL when the schema does not say. */
 unsigned rp_dialect_types(const json_t *parameters, const char *key, size_t key_len);
-/* The declared property's schema after local references; NULL: none. */
-const json_t *rp_dialect_property(const json_t *parameters, const char *key, size_t key_len);
+/* Of a schema inside the parameters. */
+unsigned rp_dialect_schema_types(const json_t *parameters, const json_t *schema);
+/* The schema after local references. */
+const json_t *rp_dialect_follow(const json_t *parameters, const json_t *schema);
 
 #endif

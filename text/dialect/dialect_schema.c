@@ -89,15 +89,18 @@ static unsigned types_of(const json_t *root, const json_t *schema, int *left) {
     return types;
 }
 
-const json_t *rp_dialect_property(const json_t *parameters, const char *key, size_t key_len) {
-    const json_t *schema = follow(parameters, parameters);
-    const json_t *property = json_object_getn(json_object_get(schema, "properties"), key, key_len);
-    return property ? follow(parameters, property) : NULL;
+const json_t *rp_dialect_follow(const json_t *parameters, const json_t *schema) {
+    return follow(parameters, schema);
+}
+
+unsigned rp_dialect_schema_types(const json_t *parameters, const json_t *schema) {
+    int left = BRANCHES_MAX;
+    unsigned types = types_of(parameters, schema, &left);
+    return types ? types : TYPE_ALL;
 }
 
 unsigned rp_dialect_types(const json_t *parameters, const char *key, size_t key_len) {
-    const json_t *property = rp_dialect_property(parameters, key, key_len);
-    int left = BRANCHES_MAX;
-    unsigned types = property ? types_of(parameters, property, &left) : TYPE_ALL;
-    return types ? types : TYPE_ALL;
+    const json_t *object = follow(parameters, parameters);
+    const json_t *property = json_object_getn(json_object_get(object, "properties"), key, key_len);
+    return property ? rp_dialect_schema_types(parameters, property) : (unsigned)TYPE_ALL;
 }

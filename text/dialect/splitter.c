@@ -432,8 +432,8 @@ static bool name_ends(struct rp_splitter *s, bool *partial) {
     if (row->shape == RP_CALL_LITERAL)
         return s->pending[0] == '{';
     if (row->shape == RP_CALL_PYTHONIC)
-        return s->pending[0] == '(';
-    if (row->name_close[0]) {
+        return s->pending[0] == '(' && !s->name_spaced;
+    if (s->bound->markers[MK_NAME_CLOSE].count > 0) {
         if (!rp_split_sees(s, MK_NAME_CLOSE, &end, partial))
             return false;
         rp_split_hold(s, end);

@@ -136,8 +136,9 @@ static bool in_string(struct rp_splitter *s) {
 }
 
 static bool is_json_number(const char *text, size_t len) {
+    json_error_t where;
     bool no_memory;
-    json_t *value = rp_json_parse(text, len, JSON_DECODE_ANY, NULL, &no_memory);
+    json_t *value = rp_json_parse(text, len, JSON_DECODE_ANY, &where, &no_memory);
     bool is_number = json_is_number(value);
     json_decref(value);
     return is_number;

@@ -130,7 +130,7 @@ static enum match followed(const struct rp_splitter *s, enum marker_kind kind, u
  * text. *end 0: the tag of the call closes the value, because its own is missing. */
 static enum match value_closes(const struct rp_splitter *s, uint32_t *end) {
     static const enum marker_kind after_value[] = {MK_KEY_OPEN, MK_CALL_CLOSE, MK_SECTION_CLOSE};
-    static const enum marker_kind after_call[] = {MK_SECTION_CLOSE, MK_CALL_OPEN, MK_SECTION_OPEN};
+    static const enum marker_kind after_call[] = {MK_SECTION_CLOSE};
     uint32_t unused, at = s->bound->markers[MK_VALUE_CLOSE].newline_before && s->pending[0] == '\n';
     enum match match =
         followed(s, MK_VALUE_CLOSE, at, after_value, RP_ARRAY_COUNT(after_value), end);
@@ -172,6 +172,7 @@ static void put_held_value(struct rp_splitter *s) {
                  {"None", "null", TYPE_NULL}};
     const char *text = s->held.len ? s->held.data : "";
     size_t from = 0, to = s->held.len;
+    json_error_t where;
     bool no_memory;
     while (from < to && symbol_is_space((unsigned char)text[from]))
         from++;
@@ -183,7 +184,7 @@ static void put_held_value(struct rp_splitter *s) {
             rp_split_arguments(s, words[i].json);
             return;
         }
-    json_t *value = rp_json_parse(text + from, to - from, JSON_DECODE_ANY, NULL, &no_memory);
+    json_t *value = rp_json_parse(text + from, to - from, JSON_DECODE_ANY, &where, &no_memory);
     s->failed |= no_memory;
     /* A text that is JSON of a type the schema does not have stays text if it may be one. */
     if (value &&
