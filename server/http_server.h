@@ -91,9 +91,10 @@ struct rp_serving {
     bool free_calls;     /* tool calls follow no grammar: what the model writes is only parsed */
     bool text_arguments; /* templates take a call's arguments as JSON text, not as an object */
     const char *model_name;
-    const char *model_root; /* shown by /v1/models */
-    uint32_t vocab_size;    /* rows of the embedding; prompt token ids must be below it */
-    int32_t stop_ids[16];   /* the model's end-of-sequence tokens */
+    const char *model_aliases; /* other names for it in requests; NULL: none */
+    const char *model_root;    /* shown by /v1/models */
+    uint32_t vocab_size;       /* rows of the embedding; prompt token ids must be below it */
+    int32_t stop_ids[16];      /* the model's end-of-sequence tokens */
     uint32_t stop_id_count;
     /* Defaults for fields absent from a request (generation_config.json). */
     double default_temperature, default_top_p;

@@ -343,6 +343,17 @@ json_t *rp_params_get(json_t *root, const char *name) {
     return json_is_null(value) ? NULL : value;
 }
 
+/* list: --model-alias; "*" is any name. */
+static bool is_alias(const char *list, const char *name, size_t len) {
+    for (const char *at = list; at && *at; at += strcspn(at, ",")) {
+        at += strspn(at, ", ");
+        size_t size = strcspn(at, ",");
+        if ((size == len && memcmp(at, name, len) == 0) || (size == 1 && *at == '*'))
+            return true;
+    }
+    return false;
+}
+
 bool rp_params_check_model(json_t *root, const struct rp_serving *serving,
                            struct rp_http_error *error) {
     json_t *model = json_object_get(root, "model");
@@ -350,7 +361,8 @@ bool rp_params_check_model(json_t *root, const struct rp_serving *serving,
         return true;
     if (!json_is_string(model))
         return rp_http_error_set(error, 400, "model", "invalid_type", "model must be a string");
-    if (strcmp(json_string_value(model), serving->model_name) == 0)
+    if (strcmp(json_string_value(model), serving->model_name) == 0 ||
+        is_alias(serving->model_aliases, json_string_value(model), json_string_length(model)))
         return true;
     return rp_http_error_set(error, 404, "model", "model_not_found",
                              "this server serves %.200s, not the requested model",

@@ -102,6 +102,7 @@ static void describe(struct serve *serve, const char *dir, struct rp_serving *ou
                             .free_calls = !serve->options.enforce_tools,
                             .text_arguments = serve->dialect.text_arguments,
                             .model_name = serve->name,
+                            .model_aliases = serve->options.model_alias,
                             .model_root = dir,
                             .vocab_size = model->vocab,
                             .default_temperature = (double)model->default_temperature,

@@ -11,6 +11,8 @@ static const struct rp_flag serve_flags[] = {
      "listen on a Unix socket (mode 660) instead of --host and --port"},
     {"served-model-name", RP_FLAG_TEXT, AT(served_model_name), "NAME", 0, 0, NULL,
      "name in /v1/models and in requests; default: the directory's name"},
+    {"model-alias", RP_FLAG_TEXT, AT(model_alias), "LIST", 0, 0, NULL,
+     "other names for the model in requests, separated by commas; *: any name"},
     {"chat-template", RP_FLAG_TEXT, AT(chat_template), "FILE", 0, 0, NULL,
      "Jinja template for /v1/chat/completions; default: the model's"},
     {"tool-call-parser", RP_FLAG_TEXT, AT(tool_call_parser), "NAME|FILE.json", 0, 0, "auto",

@@ -55,6 +55,7 @@ struct rp_serve_options {
     const char *rapl_dir, *otlp_endpoint;
     double otlp_sample_ratio, otlp_interval_s;
     double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
+    const char *model_alias;
     uint64_t seed, responses_store_bytes;
     bool ollama;
     bool insecure_no_auth, metrics_on_main, vllm_metrics, core_dumps;

@@ -95,6 +95,7 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
                                  .free_calls = !options->enforce_tools,
                                  .text_arguments = dialect.text_arguments,
                                  .model_name = name,
+                                 .model_aliases = options->model_alias,
                                  .model_root = path,
                                  .vocab_size = rp_tokenizer_vocab_size(tok),
                                  .default_temperature = NAN,

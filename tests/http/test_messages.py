@@ -223,6 +223,16 @@ def test_keys(_):
             assert server.post("/v1/completions", {"prompt": "a"}, headers=[("X-Api-Key", "sk-one")]).status == 401
 
 
+def test_other_names_of_the_model(server):
+    """Claude Code asks for a small model in the background."""
+    assert server.send("/v1/messages", {"model": "claude-small", "max_tokens": 1, "messages": [user("a")]})[0] == 404
+    for aliases, name, status in [("*", "claude-small", 200), ("x, claude-small", "claude-small", 200), ("x,y", "x,y", 404),
+                                  ("x", "fake", 200)]:
+        with said_server("--model-alias", aliases) as other:
+            got, body = other.send("/v1/messages", {"model": name, "max_tokens": 1, "messages": [user("a")]})
+            assert got == status and (status == 404 or body["model"] == "fake"), (aliases, name, body)
+
+
 def test_the_package(server):
     if not anthropic:
         print("the package anthropic is not installed: not tried")
