@@ -6,7 +6,8 @@
 #include <string.h>
 
 enum {
-    NODE_BYTES = 96, /* of a JSON value: its block, and its place in its list or object */
+    NODE_BYTES = 96,    /* of a JSON value: its block, and its place in its list or object */
+    OBJECT_BYTES = 256, /* of an object's table in addition */
     ENTRY_BYTES = 256,
     BUCKETS = 8192
 };
@@ -73,6 +74,7 @@ uint64_t rp_response_store_bytes(const struct rp_response_store *store) { return
  * tree, whose parser limits the depth. */
 static uint64_t tree_bytes(const json_t *value) {
     uint64_t bytes = NODE_BYTES + json_string_length(value);
+    bytes += json_is_object(value) ? OBJECT_BYTES : 0;
     const char *key;
     size_t i, len;
     json_t *item;

@@ -472,6 +472,9 @@ static bool check_unsupported(const json_t *request, struct rp_http_error *error
         if (!is_off(get(request, never[i])))
             return rp_http_error_set(error, 400, never[i], "unsupported_parameter",
                                      "%s is not supported, leave it out", never[i]);
+    if (!rp_chat_build_expect(get(request, "metadata"), TYPE(OBJECT), "metadata",
+                              "an object of strings", error))
+        return false;
     const json_t *truncation = get(request, "truncation");
     if (truncation && !is(truncation, "disabled"))
         return rp_http_error_set(error, 400, "truncation", "unsupported_parameter",

@@ -85,6 +85,7 @@ ERRORS = [  # fields, param, code
     ({"tools": [TOOL], "tool_choice": {"type": "file_search"}}, "tool_choice", "unsupported_parameter"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type", "unsupported_parameter"),
     ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"uniqueItems": True}}}}, None, "invalid_grammar"),
+    ({"metadata": "a"}, "metadata", "invalid_type"),
     ({"background": True}, "background", "unsupported_parameter"),
     ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
     ({"previous_response_id": "resp_0"}, "previous_response_id", "previous_response_not_found"),
