@@ -9,36 +9,23 @@ import tempfile
 
 import fake_server
 
-plain_tokenizer = fake_server.tokenizer
-
 END = "<<end>>"
 RENDERED = ('<s>{"messages": {{ messages | tojson }}, "tools": {{ tools | tojson }}, "thinking": '
             '{{ enable_thinking | default("unset") | tojson }}}' + END)
-# The engine says what is between these tokens.
-SPECIALS = ["<|say|>", "<|/say|>", "<think>", "</think>", "<tool_call>", "</tool_call>"]
-
-
-def tokenizer_with_specials():
-    tokenizer = plain_tokenizer()
-    first = len(tokenizer["model"]["vocab"])
-    for i, text in enumerate(SPECIALS):
-        tokenizer["added_tokens"].append({"id": first + i, "content": text, "single_word": False, "lstrip": False,
-                                          "rstrip": False, "normalized": False, "special": i < 2})
-    return tokenizer
+# The engine says what is between the two tokens. The last line only shows that the template knows tools and reasoning.
+SAID = ("<s><|say|>{% if messages[-1].content is string %}{{ messages[-1].content }}{% else %}"
+        "{{ messages[-1].content[-1].text }}{% endif %}<|/say|>{% if tools and enable_thinking %}{% endif %}")
 
 
 class TemplateServer(fake_server.Server):
-    def __init__(self, template, *flags, tokenizer=None, env=None):
-        self.template = tempfile.NamedTemporaryFile("w", suffix=".jinja", delete=False)
-        self.template.write(template)
-        self.template.close()
-        original = fake_server.tokenizer
-        fake_server.tokenizer = tokenizer or original
+    def __init__(self, template, *flags, **more):
+        file = tempfile.NamedTemporaryFile("w", suffix=".jinja", delete=False)
+        with file:
+            file.write(template)
         try:
-            super().__init__("--chat-template", self.template.name, *flags, env=env)
+            super().__init__("--chat-template", file.name, "--tool-call-parser", "hermes", "--no-enforce-tools", *flags, **more)
         finally:
-            fake_server.tokenizer = original
-            os.unlink(self.template.name)
+            os.unlink(file.name)
 
     def send(self, path, body, **more):
         response = self.post(path, body, **more)
@@ -46,7 +33,7 @@ class TemplateServer(fake_server.Server):
 
 
 def rendered_server(*flags, template=RENDERED, **more):
-    return TemplateServer(template, "--max-model-len", 16384, "--tool-call-parser", "hermes", "--no-enforce-tools", *flags, **more)
+    return TemplateServer(template, "--max-model-len", 16384, *flags, **more)
 
 
 def rendered(text):
@@ -54,7 +41,4 @@ def rendered(text):
 
 
 def said_server(*flags, **more):
-    template = ("<s><|say|>{% if messages[-1].content is string %}{{ messages[-1].content }}{% else %}"
-                "{{ messages[-1].content[-1].text }}{% endif %}<|/say|>{% if tools and enable_thinking %}{% endif %}")
-    return TemplateServer(template, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--no-enforce-tools", *flags,
-                          tokenizer=tokenizer_with_specials, **more)
+    return TemplateServer(SAID, "--reasoning-parser", "qwen3", *flags, specials=["<|say|>", "<|/say|>"], **more)
