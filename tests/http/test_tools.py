@@ -48,7 +48,7 @@ def kimi(call):
 
 def harmony(call):
     text = json.dumps(call["arguments"])
-    return f"<|channel|>commentary to=functions.{call['name']} <|constrain|>json<|message|>{text}<|call|>"
+    return f"<|channel|>commentary to=functions.{call['name']} <|constrain|>json<|message|>{text}"  # the end token follows
 
 
 # dialect: how a call is written, its special tokens, the prompt's end
