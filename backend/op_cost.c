@@ -56,6 +56,13 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
     case RP_OP_ADD:
         cost.flops = rows * op->out.cols;
         break;
+    case RP_OP_SCALE:
+        cost.flops = rows * op->out.cols;
+        break;
+    case RP_OP_LAYER_NORM:
+        cost.bytes_read += (op->u.layer_norm.bias ? 2ull : 1ull) * op->in[0].cols * sizeof(float);
+        cost.flops = 7 * rows * op->in[0].cols;
+        break;
     case RP_OP_SOFT_CAP:
         cost.flops = 3 * rows * op->out.cols;
         break;

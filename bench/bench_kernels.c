@@ -154,7 +154,7 @@ static int make_shared(struct kernels_bench *bench, struct rp_error *err) {
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "out of memory");
     for (uint32_t i = 0; i < shape->hidden; i++)
         bench->norm_weight[i] = 1.0f;
-    rp_rope_table_fill(shape, bench->rope_positions, bench->rope_table);
+    rp_rope_table_fill(&shape->rope, shape->head_dim, bench->rope_positions, bench->rope_table);
     return rp_kernels_step_open(bench, err);
 }
 

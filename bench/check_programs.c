@@ -33,20 +33,19 @@ struct rp_model_config rp_check_shape(enum rp_family family) {
                                     .vocab = 512,
                                     .max_position = 512,
                                     .norm_eps = 1e-6f,
-                                    .rope_theta = 10000,
-                                    .rope_factor = 1,
-                                    .rope_low_freq_factor = 1,
-                                    .rope_high_freq_factor = 1,
+                                    .rope = {.theta = 10000},
                                     .file_dtype = RP_DTYPE_BF16,
                                     .bos_id = 1,
                                     .eos_ids = {2},
                                     .eos_count = 1};
     if (family == RP_FAMILY_QWEN2)
         shape.qkv_bias = true;
-    else if (family == RP_FAMILY_QWEN3)
-        shape.qk_norm = shape.tied = true;
     else if (family == RP_FAMILY_MISTRAL)
         shape.window = 32;
+    else if (family == RP_FAMILY_QWEN3) {
+        shape.qk_norm = RP_QK_NORM_HEAD;
+        shape.tied = true;
+    }
     return shape;
 }
 

@@ -1,5 +1,5 @@
-/* ops.h - the small operators on the CPU: embed, norm, rope, activation, add, gather_rows,
- * soft_cap.
+/* ops.h - the small operators on the CPU: embed, norm, layer_norm, rope, activation, add, scale,
+ * gather_rows, soft_cap.
  *
  * Arguments are fixed when a program is lowered; how many rows are live is read from the step's
  * counts when it runs. Tensors are f32 or bf16 (rp_values): a store to bf16 rounds to nearest even.
@@ -49,6 +49,16 @@ struct rp_norm_args {
 };
 void rp_norm_rows(const void *args, uint32_t begin, uint32_t end);
 
+/* y[c] = (x[c] - mean) / sqrt(variance + eps) * weight[c] + bias[c], mean and variance per group of
+ * columns (LayerNorm, Ba, Kiros and Hinton 2016). in and out may be the same columns. */
+struct rp_layer_norm_args {
+    struct rp_values in, out;
+    const float *weight, *bias; /* (cols) each; bias may be NULL */
+    uint32_t cols, group;
+    float eps;
+};
+void rp_layer_norm_rows(const void *args, uint32_t begin, uint32_t end);
+
 /* Rotates pairs (x[i], x[i + rotary/2]) of every head by the angle of the token's position (RoPE in
  * the half-split form of Hugging Face). Columns past rotary_dim stay. */
 struct rp_rope_args {
@@ -80,6 +90,17 @@ struct rp_add_args {
     uint32_t cols;
 };
 void rp_add_rows(const void *args, uint32_t begin, uint32_t end);
+
+/* out[c] = in[c] * (factor * table[position of the row]); without a table: in[c] * factor. in and
+ * out may be the same columns. */
+struct rp_scale_args {
+    struct rp_step_view step;
+    struct rp_values in, out;
+    const float *table; /* (position_count), or NULL */
+    uint32_t cols, position_count;
+    float factor;
+};
+void rp_scale_rows(const void *args, uint32_t begin, uint32_t end);
 
 /* out[c] = cap * tanh(in[c] / cap), f32; NaN stays NaN. in and out may be the same columns. */
 struct rp_soft_cap_args {

@@ -50,6 +50,27 @@ void rp_norm_rows(const void *args_void, uint32_t begin, uint32_t end) {
     }
 }
 
+void rp_layer_norm_rows(const void *args_void, uint32_t begin, uint32_t end) {
+    const struct rp_layer_norm_args *args = args_void;
+    for (uint32_t row = begin; row < end; row++) {
+        for (uint32_t first = 0; first < args->cols; first += args->group) {
+            double sum = 0.0, squares = 0.0;
+            for (uint32_t c = 0; c < args->group; c++)
+                sum += (double)load(&args->in, row, first + c);
+            double mean = sum / args->group;
+            for (uint32_t c = 0; c < args->group; c++) {
+                double x = (double)load(&args->in, row, first + c) - mean;
+                squares += x * x;
+            }
+            float inverse = 1.0f / sqrtf((float)(squares / args->group) + args->eps);
+            for (uint32_t c = first; c < first + args->group; c++)
+                store(&args->out, row, c,
+                      (load(&args->in, row, c) - (float)mean) * inverse * args->weight[c] +
+                          (args->bias ? args->bias[c] : 0.0f));
+        }
+    }
+}
+
 void rp_rope_rows(const void *args_void, uint32_t begin, uint32_t end) {
     const struct rp_rope_args *args = args_void;
     uint32_t half = args->rotary_dim / 2;
@@ -103,6 +124,17 @@ void rp_add_rows(const void *args_void, uint32_t begin, uint32_t end) {
     for (uint32_t row = begin; row < end; row++)
         for (uint32_t c = 0; c < args->cols; c++)
             store(&args->out, row, c, load(&args->a, row, c) + load(&args->b, row, c));
+}
+
+void rp_scale_rows(const void *args_void, uint32_t begin, uint32_t end) {
+    const struct rp_scale_args *args = args_void;
+    for (uint32_t row = begin; row < end; row++) {
+        float factor = args->factor;
+        if (args->table)
+            factor *= args->table[RP_MIN(args->step.positions[row], args->position_count - 1)];
+        for (uint32_t c = 0; c < args->cols; c++)
+            store(&args->out, row, c, load(&args->in, row, c) * factor);
+    }
 }
 
 void rp_soft_cap_cols(const struct rp_soft_cap_args *args, uint32_t row, uint32_t col_begin,

@@ -9,9 +9,11 @@
 #include <string.h>
 
 static const struct rp_fast_ops scalar_ops = {.norm = rp_norm_rows,
+                                              .layer_norm = rp_layer_norm_rows,
                                               .rope = rp_rope_rows,
                                               .activation = rp_activation_rows,
                                               .add = rp_add_rows,
+                                              .scale = rp_scale_rows,
                                               .activation_cols = rp_activation_cols,
                                               .soft_cap_cols = rp_soft_cap_cols,
                                               .gate = rp_gate_values};
@@ -62,6 +64,15 @@ INLINE double V(squares)(const float *from, uint32_t count) {
         high = _mm512_fmadd_pd(b, b, high);
     }
     return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+}
+INLINE double V(total)(const float *from, uint32_t count) {
+    __m512d sum = _mm512_setzero_pd();
+    for (uint32_t i = 0; i < count; i += LANES) {
+        VECTOR x = count - i >= LANES ? V(load)(from + i) : V(load_part)(from + i, count - i);
+        sum = _mm512_add_pd(sum, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+        sum = _mm512_add_pd(sum, _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
+    }
+    return _mm512_reduce_add_pd(sum);
 }
 INLINE void V(angles)(const float *from, uint32_t count, VECTOR *cosines, VECTOR *sines) {
     const __m512i even =
@@ -136,6 +147,17 @@ INLINE double V(squares)(const float *from, uint32_t count) {
     }
     double sums[4];
     _mm256_storeu_pd(sums, _mm256_add_pd(low, high));
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+INLINE double V(total)(const float *from, uint32_t count) {
+    __m256d sum = _mm256_setzero_pd();
+    for (uint32_t i = 0; i < count; i += LANES) {
+        VECTOR x = count - i >= LANES ? V(load)(from + i) : V(load_part)(from + i, count - i);
+        sum = _mm256_add_pd(sum, _mm256_cvtps_pd(_mm256_castps256_ps128(x)));
+        sum = _mm256_add_pd(sum, _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
+    }
+    double sums[4];
+    _mm256_storeu_pd(sums, sum);
     return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 INLINE void V(angles)(const float *from, uint32_t count, VECTOR *cosines, VECTOR *sines) {

@@ -100,6 +100,31 @@ int rp_add_cuda_run(const void *args_void, cudaStream_t stream) {
 }
 
 template <bool VEC>
+static __global__ void __launch_bounds__(BLOCK) scale_kernel(rp_scale_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
+    uint32_t row = blockIdx.y, col = first_column();
+    stamp.begin();
+    stamp.look();
+    if (!row_is_live(args.rows, row) || col >= args.cols)
+        return;
+    float factor = args.factor;
+    if (args.table) {
+        uint32_t position = min(args.rows.step.positions[row], args.position_count - 1);
+        factor = __fmul_rn(factor, args.table[position]);
+    }
+    float4 x = rp_load4<VEC>(args.in, row, col, args.cols);
+    rp_store4<VEC>(args.out, row, col, args.cols,
+                   make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor));
+}
+
+int rp_scale_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_scale_cuda *args = (const rp_scale_cuda *)args_void;
+    bool vector = rp_vector_ok(args->in) && rp_vector_ok(args->out);
+    return START(scale_kernel, vector, grid_of(args->cols, args->rows.max_rows), BLOCK, stream,
+                 *args);
+}
+
+template <bool VEC>
 static __global__ void __launch_bounds__(BLOCK) gather_kernel(rp_gather_cuda args) {
     rp_stamp stamp(args.rows.stamp);
     uint32_t row = blockIdx.y, col = first_column();

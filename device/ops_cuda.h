@@ -119,6 +119,28 @@ struct rp_soft_cap_cuda {
 };
 int rp_soft_cap_cuda_run(const void *args, struct CUstream_st *stream);
 
+/* out[c] = in[c] * (factor * table[position of the row]); table NULL: in[c] * factor. in and out may
+ * be the same columns. */
+struct rp_scale_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values in, out;
+    const float *table; /* (position_count), or NULL */
+    uint32_t cols, position_count;
+    float factor;
+};
+int rp_scale_cuda_run(const void *args, struct CUstream_st *stream);
+
+/* LayerNorm over groups of columns; weight and bias (or NULL) have a value for each column. in and
+ * out may be the same columns. */
+struct rp_layer_norm_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values in, out;
+    const float *weight, *bias;
+    uint32_t cols, group;
+    float eps;
+};
+int rp_layer_norm_cuda_run(const void *args, struct CUstream_st *stream);
+
 struct rp_gather_cuda {
     struct rp_cuda_rows rows;
     struct rp_values in, out;

@@ -198,6 +198,15 @@ static void put_parameters(struct words *words, const struct rp_op *op) {
     case RP_OP_SOFT_CAP:
         put_float(words, op->u.soft_cap.cap);
         break;
+    case RP_OP_SCALE:
+        put_float(words, op->u.scale.factor);
+        put(words, op->u.scale.position_count);
+        break;
+    case RP_OP_LAYER_NORM:
+        put_float(words, op->u.layer_norm.eps);
+        put(words, op->u.layer_norm.group);
+        put(words, op->u.layer_norm.bias);
+        break;
     default: /* no parameters */
         break;
     }

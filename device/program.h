@@ -54,7 +54,9 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(SAMPLE, "sample") /* in0 = logits: choose tokens, advance slots, publish results */          \
     X(ALLREDUCE,                                                                                   \
       "allreduce")          /* in place: the sum over the group's devices; groups of one today */  \
-    X(SOFT_CAP, "soft_cap") /* out = cap * tanh(in0 / cap), f32; out may be in0 */
+    X(SOFT_CAP, "soft_cap") /* out = cap * tanh(in0 / cap), f32; out may be in0 */                 \
+    X(SCALE, "scale")       /* out = in0 * factor (* table[position]); out may be in0 */           \
+    X(LAYER_NORM, "layer_norm") /* LayerNorm over groups of `group` columns */
 
 enum rp_op_kind {
 #define X(name, text) RP_OP_##name,
@@ -113,8 +115,11 @@ struct rp_op {
     struct rp_view in[RP_OP_INPUTS_MAX]; /* those from in_count on are undefined */
     struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
     const struct rp_matrix *weight;      /* EMBED, LINEAR */
-    const float *vector; /* NORM: weight (group) f32; LINEAR: bias (n) f32 or NULL */
-    const float *table;  /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32 */
+    /* NORM: weight (group) f32; LAYER_NORM: weight (cols); LINEAR: bias (n) f32 or NULL */
+    const float *vector;
+    const float *bias; /* LAYER_NORM: (cols) f32 or NULL */
+    /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32; SCALE: (positions) f32 or NULL */
+    const float *table;
     union {
         struct {
             float scale;
@@ -152,6 +157,15 @@ struct rp_op {
         struct {
             float cap; /* above 0 */
         } soft_cap;
+        struct {
+            float factor;
+            uint32_t position_count; /* of the table; 0: none */
+        } scale;
+        struct {
+            float eps;
+            uint32_t group; /* columns per mean and variance; each column has its own weight */
+            bool bias;      /* adds bias; true in a described model too, whose bias is NULL */
+        } layer_norm;
     } u;
 };
 

@@ -9,9 +9,13 @@
 
 #include "device/sample_rows.cuh"
 
+static __device__ __forceinline__ uint32_t mask_words(const rp_step_view &step) {
+    return (step.config.vocab + 127) / 128 * 4;
+}
+
 static __device__ __forceinline__ uint16_t *state_counts(const rp_step_view &step,
                                                          uint32_t *state) {
-    return (uint16_t *)(state + RP_SAMPLING_ALLOWED + (step.config.vocab + 127) / 128 * 4);
+    return (uint16_t *)(state + RP_SAMPLING_ALLOWED + mask_words(step));
 }
 
 static __device__ __forceinline__ void forbid(float *logits, uint32_t id, uint32_t begin,
@@ -39,8 +43,8 @@ struct chunk_mask {
     }
 };
 
-/* Reads it from the sample inputs, which are host memory and never read through a cache, or from
- * the sample state. copy: where to store it; may be NULL. Ends with a barrier. */
+/* Reads it from the sample inputs, which are host memory and never read through a cache, from the
+ * sample state or from the pool. copy: where to store it; may be NULL. Ends with a barrier. */
 static __device__ __forceinline__ void load_mask(chunk_mask *mask, const uint32_t *from,
                                                  uint32_t *copy, uint32_t begin, uint32_t end) {
     static_assert(CHUNK_MAX / 32 <= THREADS, "a thread reads one word");
@@ -60,8 +64,7 @@ static __device__ void penalize(const rp_step_view &step, const uint32_t *slot,
                                 uint32_t begin, uint32_t end, chunk_mask *mask) {
     uint16_t *counts = state_counts(step, state);
     if (first)
-        load_mask(mask, inputs + RP_SAMPLING_ALLOWED + (step.config.vocab + 127) / 128 * 4, NULL,
-                  begin, end);
+        load_mask(mask, inputs + RP_SAMPLING_ALLOWED + mask_words(step), NULL, begin, end);
     float repetition = __uint_as_float(slot[RP_SLOT_REPETITION]);
     float frequency = __uint_as_float(slot[RP_SLOT_FREQUENCY]);
     float presence = __uint_as_float(slot[RP_SLOT_PRESENCE]);
@@ -129,9 +132,13 @@ static __device__ void modify_chunk(const rp_step_view &step, const rp_live_row 
     if (features & RP_FEATURE_BAD_WORDS)
         forbid_bad_words(slot, lists + RP_SAMPLING_BAD_WORDS, logits, begin, end);
     if (features & RP_FEATURE_ALLOWED) {
-        bool anew = first || (live.flags & RP_ROW_ALLOWED);
-        load_mask(&mask, (anew ? inputs : state) + RP_SAMPLING_ALLOWED,
-                  anew ? state + RP_SAMPLING_ALLOWED : NULL, begin, end);
+        if (live.flags & RP_ROW_MASK)
+            load_mask(&mask,
+                      step.masks + (size_t)(live.flags >> RP_ROW_MASK_SHIFT) * mask_words(step),
+                      NULL, begin, end);
+        else
+            load_mask(&mask, (first ? inputs : state) + RP_SAMPLING_ALLOWED,
+                      first ? state + RP_SAMPLING_ALLOWED : NULL, begin, end);
         each_id(begin, end, [&](uint32_t id) {
             if (!mask.has(begin, id))
                 forbid(logits, id, begin, end);

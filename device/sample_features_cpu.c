@@ -81,9 +81,6 @@ void rp_sample_modify(const struct rp_step_view *view, const struct rp_live_row 
     bool first = slot[RP_SLOT_OUTPUT_COUNT] == 0;
     if (first)
         init_state(view, slot, inputs, state, vocab);
-    if ((features & RP_FEATURE_ALLOWED) && (first || (live->flags & RP_ROW_ALLOWED)))
-        memcpy(state + RP_SAMPLING_ALLOWED, inputs + RP_SAMPLING_ALLOWED,
-               RP_CEIL_DIV(vocab, 32) * 4);
     if (features & RP_FEATURE_PENALTIES)
         penalize(slot, counts_of(view, state), logits, vocab);
     if (features & RP_FEATURE_BIASES)
@@ -95,10 +92,17 @@ void rp_sample_modify(const struct rp_step_view *view, const struct rp_live_row 
         }
     if (features & RP_FEATURE_BAD_WORDS)
         forbid_bad_words(slot, state + RP_SAMPLING_BAD_WORDS, logits, vocab);
-    if (features & RP_FEATURE_ALLOWED)
-        for (uint32_t id = 0; id < vocab; id++)
-            if (!(state[RP_SAMPLING_ALLOWED + id / 32] >> id % 32 & 1))
-                forbid(logits, vocab, id);
+    if (!(features & RP_FEATURE_ALLOWED))
+        return;
+    const uint32_t *allowed = state + RP_SAMPLING_ALLOWED;
+    if (live->flags & RP_ROW_MASK)
+        allowed = view->masks + (live->flags >> RP_ROW_MASK_SHIFT) * rp_mask_words(&view->config);
+    else if (first)
+        memcpy(state + RP_SAMPLING_ALLOWED, inputs + RP_SAMPLING_ALLOWED,
+               RP_CEIL_DIV(vocab, 32) * 4);
+    for (uint32_t id = 0; id < vocab; id++)
+        if (!(allowed[id / 32] >> id % 32 & 1))
+            forbid(logits, vocab, id);
 }
 
 void rp_sample_note(const struct rp_step_view *view, const struct rp_live_row *live, uint32_t *slot,

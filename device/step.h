@@ -10,6 +10,10 @@
  *           | header | rows (row_capacity) | edits (edit_capacity) |
  *   late flags (4 entries, host writes while forward of the step runs, SAMPLE reads):
  *           | rp_step_row_flags to add to each row (row_capacity words) |
+ *   mask pool:
+ *           | ids that a row's token may be (mask words) | ... (mask_capacity) |
+ *           host memory that the host writes, and on a GPU a copy in device memory that SAMPLE reads;
+ *           the host copies what is new before it launches SAMPLE.
  *   result ring (4 entries, device writes, host reads):
  *           | header | one rp_row_result per row of the packet | one rp_token_scores per logit row |
  *
@@ -107,11 +111,13 @@ enum rp_step_row_flags {
     /* All its tokens (of a prompt) get logits: each but a sampling last one scores the token after
      * it. The prompt ring has one more token than the row for the last of them. */
     RP_ROW_SCORE = 4,
-    /* Its slot's allowed ids have changed: SAMPLE copies them from the sample inputs. */
-    RP_ROW_ALLOWED = 8,
-    /* Late flag only: the row gets no token, and its slot is finished. */
+    /* Late flags only. Its token is one of the ids of mask flags >> RP_ROW_MASK_SHIFT of
+     * the mask pool, not the slot's; needs RP_FEATURE_ALLOWED. */
+    RP_ROW_MASK = 8,
+    /* The row gets no token, and its slot is finished. */
     RP_ROW_WITHHELD = 16
 };
+#define RP_ROW_MASK_SHIFT 8
 
 struct rp_step_row {
     uint32_t slot;
@@ -206,6 +212,8 @@ struct rp_step_config {
     uint32_t prompt_ring_capacity; /* tokens; a power of two */
     uint32_t stamp_capacity; /* nodes of the largest bucket's graphs; 0: no stamps are taken */
     uint32_t vocab; /* ids that penalties, masks and scores are for; 0: no slot may ask for any */
+    uint32_t mask_capacity; /* masks of the pool */
+    bool masks_on_device;   /* SAMPLE reads a copy of the pool in device memory */
 };
 
 /* One row of the step, expanded by STEP_BEGIN for the operators. */
@@ -239,6 +247,8 @@ struct rp_step_view {
     size_t result_bytes; /* stride of one entry */
     const int32_t *prompt_ring;
     const uint32_t *late_flags; /* (RP_STEP_RING_ENTRIES, row_capacity) */
+    /* (mask_capacity, rp_mask_words): as the host writes them, and as SAMPLE reads them */
+    const uint32_t *mask_inputs, *masks;
     struct rp_live_counts *counts;
     struct rp_live_row *rows; /* (row_capacity) */
     int32_t *token_ids;       /* (token_capacity); padding: 0 */
@@ -269,6 +279,12 @@ struct rp_step_view {
 /* The late flags of device step `step`: (row_capacity) words of host memory. */
 static inline uint32_t *rp_late_flags(const struct rp_step_view *view, uint64_t step) {
     return (uint32_t *)view->late_flags + step % RP_STEP_RING_ENTRIES * view->config.row_capacity;
+}
+
+/* Masks of the pool: more than twice a step's rows, and so many that the states which the answers
+ * to a few schemas are in most of the time stay there. */
+static inline uint32_t rp_mask_capacity(uint32_t row_capacity) {
+    return RP_MAX(1024u, 4 * row_capacity);
 }
 
 /* Words of a mask over the ids, a multiple of 4. */

@@ -71,12 +71,6 @@ static void write_bad_words(const struct rp_request *request, uint32_t *out) {
     }
 }
 
-void rp_batch_write_allowed(struct rp_batch *batch, uint32_t slot, const uint32_t *allowed) {
-    uint32_t *inputs =
-        (uint32_t *)batch->view.sample_inputs + slot * batch->view.sample_input_words;
-    memcpy(inputs + RP_SAMPLING_ALLOWED, allowed, RP_CEIL_DIV(batch->view.config.vocab, 32) * 4);
-}
-
 /* The slot's sample inputs. No step in flight names the slot, so nothing reads them meanwhile. */
 static void write_inputs(struct rp_batch *batch, const struct rp_sched_join *join,
                          uint32_t features) {
@@ -90,7 +84,7 @@ static void write_inputs(struct rp_batch *batch, const struct rp_sched_join *joi
     }
     write_bad_words(request, inputs + RP_SAMPLING_BAD_WORDS);
     if (request->allowed)
-        rp_batch_write_allowed(batch, join->slot, request->allowed);
+        memcpy(inputs + RP_SAMPLING_ALLOWED, request->allowed, RP_CEIL_DIV(config->vocab, 32) * 4);
     if (!(features & RP_FEATURE_PENALTIES))
         return;
     uint32_t *ids = inputs + RP_SAMPLING_ALLOWED + rp_mask_words(config);

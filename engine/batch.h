@@ -30,10 +30,6 @@ static inline const int32_t *rp_batch_mask_params(const struct rp_batch *batch,
 uint32_t rp_batch_encode(struct rp_batch *batch, const struct rp_sched_step *step,
                          uint64_t device_step, uint32_t flags);
 
-/* The ids that the slot's next token may be: for a row with RP_ROW_ALLOWED. No SAMPLE that reads
- * the slot's block may be in flight. */
-void rp_batch_write_allowed(struct rp_batch *batch, uint32_t slot, const uint32_t *allowed);
-
 /* Reads the results of a completed step into batch->results; false when the device reported its
  * sticky error or the entry is not this step's. Scores stay in the ring: they are there until the
  * entry is used again. */

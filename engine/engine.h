@@ -145,6 +145,7 @@ struct rp_engine_metrics {
     struct rp_counter model_bytes, model_flops;
     /* requests that ended since their hold was not released in time */
     struct rp_counter mask_deadlines;
+    struct rp_counter masks_placed; /* written into the mask pool: not found there by their keys */
     /* checks, one a second, that found a broken invariant */
     struct rp_counter invariant_violations;
     struct rp_gauge healthy;                     /* 1, or 0 after a device error */

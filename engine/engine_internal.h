@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/invariant_watch.h"
 #include "engine/layout.h"
+#include "engine/mask_pool.h"
 #include "engine/observe/observer.h"
 #include "engine/sample_hold.h"
 #include "graphs/graph_set.h"
@@ -73,6 +74,7 @@ struct rp_engine {
     pthread_t thread;
     bool started, stopped; /* loop thread */
 
+    struct rp_mask_pool mask_pool;
     struct rp_engine_metrics metrics; /* written by the engine thread */
 };
 

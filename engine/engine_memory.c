@@ -71,6 +71,8 @@ int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err) {
     engine->batch.results = rp_calloc(layout->step.row_capacity, sizeof *engine->batch.results);
     if (!engine->batch.results)
         return rp_engine_no_memory(err, "results", layout->step.row_capacity);
+    if (rp_mask_pool_init(&engine->mask_pool, view) != RP_OK)
+        return rp_engine_no_memory(err, "index of masks", layout->step.mask_capacity);
     return RP_OK;
 }
 
@@ -161,6 +163,7 @@ int rp_engine_map_pool(struct rp_engine *engine, struct rp_error *err) {
 
 void rp_engine_free_buffers(struct rp_engine *engine) {
     const struct rp_backend *backend = engine->backend;
+    rp_mask_pool_deinit(&engine->mask_pool);
     backend->free(engine->device, engine->state, RP_MEMORY_DEVICE);
     backend->free(engine->device, engine->rings, RP_MEMORY_HOST);
     if (engine->layout.kv.base)

@@ -28,7 +28,9 @@ static uint64_t slot_bytes(const struct rp_engine_config *config, const struct r
                                         .logit_row_capacity = config->max_num_seqs,
                                         .edit_capacity = 1,
                                         .prompt_ring_capacity = 1,
-                                        .vocab = model->config.vocab};
+                                        .vocab = model->config.vocab,
+                                        .mask_capacity = rp_mask_capacity(config->max_num_seqs),
+                                        .masks_on_device = true};
     return rp_step_state_carve(&step, NULL, &view);
 }
 

@@ -84,6 +84,9 @@ struct rp_sample_hold {
      * bits written before `released`, and not changed until that token's event was drained. Then
      * `released` may only be one more than the tokens drained. */
     const uint32_t *allowed;
+    /* Equal keys have equal bits, for the whole server, so that a mask that is on the device
+     * already is not copied again; 0: no key. Written with the bits. */
+    uint64_t key;
 };
 
 struct rp_request {

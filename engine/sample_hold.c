@@ -81,7 +81,8 @@ static int await_holds(struct rp_engine *engine, const struct rp_sched_step *ste
     return RP_OK;
 }
 
-static uint32_t late_flags_of(struct rp_engine *engine, const struct rp_sched_row *row) {
+static uint32_t late_flags_of(struct rp_engine *engine, const struct rp_sched_row *row,
+                              uint64_t device_step) {
     struct rp_request *request = holder(engine, row);
     if (!request)
         return 0;
@@ -89,14 +90,17 @@ static uint32_t late_flags_of(struct rp_engine *engine, const struct rp_sched_ro
         return RP_ROW_WITHHELD;
     if (!request->hold->allowed)
         return 0;
-    rp_batch_write_allowed(&engine->batch, row->slot, request->hold->allowed);
-    return RP_ROW_ALLOWED;
+    uint32_t index = rp_mask_pool_place(&engine->mask_pool, request->hold, device_step);
+    return RP_ROW_MASK | index << RP_ROW_MASK_SHIFT;
 }
 
 int rp_sample_hold_resolve(struct rp_engine *engine, const struct rp_pending_step *step) {
     uint32_t *late_flags = rp_late_flags(&engine->batch.view, step->device_step);
     int status = await_holds(engine, &step->plan);
     for (uint32_t i = 0; i < step->plan.row_count && status == RP_OK; i++)
-        late_flags[i] = late_flags_of(engine, &step->plan.rows[i]);
+        late_flags[i] = late_flags_of(engine, &step->plan.rows[i], step->device_step);
+    rp_counter_add(&engine->metrics.masks_placed, engine->mask_pool.new_count);
+    if (status == RP_OK)
+        status = rp_mask_pool_upload(&engine->mask_pool, engine->backend, engine->device);
     return status;
 }

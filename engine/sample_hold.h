@@ -25,7 +25,8 @@ void rp_watchdog_start(struct rp_watchdog *watchdog, struct rp_engine *engine);
 /* False: it hangs, and engine->hangs is set. Progress updates engine->last_progress_ns. */
 bool rp_watchdog_check(struct rp_watchdog *watchdog, struct rp_engine *engine, uint64_t now_ns);
 
-/* Waits for the step's holds, then writes its late flags: its sample graph may be launched.
+/* Waits for the step's holds, then writes its late flags and queues the copies of its masks: its
+ * sample graph may be launched.
  * RP_STATUS_SHUTTING_DOWN: rp_engine_stop was called meanwhile. RP_STATUS_DEVICE: the device
  * failed. */
 int rp_sample_hold_resolve(struct rp_engine *engine, const struct rp_pending_step *step);

@@ -1,6 +1,7 @@
 #include "model/balance.h"
 
 #include "base/memory.h"
+#include "model/weights_internal.h"
 #include "quant/matmul.h"
 
 #include <math.h>
@@ -159,6 +160,20 @@ static int open_site(const struct rp_model *model, uint32_t layer, enum rp_balan
     return status;
 }
 
+/* Whether the operator before the site's GEMM can take the factors: a norm whose weights multiply
+ * and that only this GEMM reads, or rows of v or up that are a tensor of their own. */
+static bool can_balance(const struct rp_model_config *config, enum rp_balance_site site) {
+    switch (site) {
+    case RP_BALANCE_O:
+        return !rp_weight_is_fused(config, RP_WEIGHT_QKV);
+    case RP_BALANCE_DOWN:
+        return !rp_weight_is_fused(config, RP_WEIGHT_GATE_UP);
+    default:
+        return config->norm_offset == 0.0f && !config->no_pre_norms && !config->parallel &&
+               !config->layer_norm;
+    }
+}
+
 int rp_balance_choose(const struct rp_model *model, const struct rp_balance_sample *samples,
                       struct rp_balance *out, struct rp_error *err) {
     uint32_t count = model->config.layers * RP_BALANCE_SITES;
@@ -167,8 +182,7 @@ int rp_balance_choose(const struct rp_model *model, const struct rp_balance_samp
     int status = out->sites ? RP_OK : RP_STATUS_NO_MEMORY;
     for (uint32_t i = 0; i < count && status == RP_OK; i++) {
         enum rp_balance_site site = (enum rp_balance_site)(i % RP_BALANCE_SITES);
-        bool norm = site == RP_BALANCE_QKV || site == RP_BALANCE_GATE_UP;
-        if (!norm || model->config.norm_offset == 0.0f)
+        if (can_balance(&model->config, site))
             status = open_site(model, i / RP_BALANCE_SITES, site, &samples[i], &out->sites[i]);
     }
     if (status == RP_OK)

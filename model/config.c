@@ -35,20 +35,27 @@ const struct rp_model_family *rp_model_family_find(const char *architecture,
     return NULL;
 }
 
-/* "LlamaForCausalLM, MistralForCausalLM, ..." or "llama, mistral, ..." */
-static const char *list_families(bool architectures, char out[256]) {
+const char *rp_family_embed_name(const struct rp_model_family *family) {
+    return family->embed_name ? family->embed_name : "model.embed_tokens.weight";
+}
+
+const char *rp_family_head_name(const struct rp_model_family *family) {
+    return family->head_name ? family->head_name : "lm_head.weight";
+}
+
+/* "llama, mistral, ...": by model_type, which is shorter than the architecture. */
+static const char *list_families(char out[384]) {
     size_t len = 0;
     for (size_t i = 0; i < RP_ARRAY_COUNT(families); i++) {
         len +=
-            (size_t)snprintf(out + len, 256 - len, "%s%s", i ? ", " : "",
-                             architectures ? families[i]->architecture : families[i]->model_type);
-        RP_ASSERT_CMP(len, <, 256);
+            (size_t)snprintf(out + len, 384 - len, "%s%s", i ? ", " : "", families[i]->model_type);
+        RP_ASSERT_CMP(len, <, 384);
     }
     return out;
 }
 
 static const struct rp_model_family *read_family(struct rp_config_reader *reader) {
-    char supported[256];
+    char supported[384];
     const json_t *list = rp_config_get(reader, "architectures");
     const json_t *first = json_is_array(list) ? json_array_get(list, 0) : NULL;
     if (list && (!json_is_array(list) || (json_array_size(list) > 0 && !json_is_string(first)))) {
@@ -60,12 +67,15 @@ static const struct rp_model_family *read_family(struct rp_config_reader *reader
     /* Granite's early files name LlamaForCausalLM, but multiply embeddings, residuals and logits:
      * transformers goes by model_type. */
     bool known_type = !type || rp_model_family_find(NULL, type);
-    if (family && known_type)
+    bool one_family = family && (!name || !type || rp_model_family_find(NULL, type) == family);
+    if (family && known_type && one_family)
         return family;
-    if (name && !family)
-        rp_config_refuse_name(reader, "architectures[0]", name, list_families(true, supported));
+    if (name && family && known_type)
+        rp_config_refuse_name(reader, "model_type", type, family->model_type);
+    else if (name && !family)
+        rp_config_refuse_name(reader, "architectures[0]", name, list_families(supported));
     else if (type)
-        rp_config_refuse_name(reader, "model_type", type, list_families(false, supported));
+        rp_config_refuse_name(reader, "model_type", type, list_families(supported));
     else
         rp_config_refuse(reader, RP_STATUS_FORMAT, "architectures", "is missing");
     return NULL;
@@ -149,37 +159,56 @@ void rp_config_qwen_window(struct rp_config_reader *reader, struct rp_model_conf
         rp_config_set_full(config, i, true);
 }
 
-/* layer_types, where present, determines which layers have the window. */
-static void read_layer_types(struct rp_config_reader *reader, struct rp_model_config *config) {
-    char key[32], message[64];
-    const json_t *types = rp_config_get(reader, "layer_types");
+float rp_config_cap(struct rp_config_reader *reader, const char *key, double fallback) {
+    bool off = rp_config_has(reader, key) && !rp_config_get(reader, key);
+    return off || (fallback == 0 && !rp_config_has(reader, key))
+               ? 0.0f
+               : (float)rp_config_double(reader, key, fallback, 0, true, 1e6);
+}
+
+void rp_config_window_pattern(struct rp_config_reader *reader, const char *key, uint32_t fallback,
+                              struct rp_model_config *config) {
+    uint32_t every = key ? rp_config_uint(reader, key, fallback, 1, 1u << 16) : fallback;
+    if (config->window == 0)
+        rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, "sliding_window",
+                         "must be a number in this family");
+    for (uint32_t i = every - 1; i < config->layers; i += every)
+        rp_config_set_full(config, i, true);
+}
+
+void rp_config_layer_types(struct rp_config_reader *reader, const char *key,
+                           struct rp_model_config *config) {
+    char at[40], message[64];
+    const json_t *types = rp_config_get(reader, key);
     if (!types || reader->status != RP_OK)
         return;
     if (!json_is_array(types) || json_array_size(types) != config->layers) {
         snprintf(message, sizeof message, "must be a list of num_hidden_layers %u strings",
                  config->layers);
-        rp_config_refuse(reader, RP_STATUS_FORMAT, "layer_types", message);
+        rp_config_refuse(reader, RP_STATUS_FORMAT, key, message);
         return;
     }
     bool any = false;
     for (uint32_t i = 0; i < config->layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
         bool sliding = type && strcmp(type, "sliding_attention") == 0;
-        snprintf(key, sizeof key, "layer_types[%u]", i);
-        if (!sliding && (!type || strcmp(type, "full_attention") != 0))
-            rp_config_refuse_name(reader, key, type ? type : "",
+        bool full = type && (strcmp(type, "full_attention") == 0 ||
+                             (strcmp(type, "attention") == 0 && config->window == 0));
+        snprintf(at, sizeof at, "%s[%u]", key, i);
+        if (!sliding && !full)
+            rp_config_refuse_name(reader, at, type ? type : "",
                                   "full_attention, sliding_attention");
         rp_config_set_full(config, i, !sliding);
         any = any || sliding;
     }
     if (any && config->window == 0)
-        rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, "layer_types",
+        rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, key,
                          "has sliding_attention, but the configuration gives no window");
 }
 
-/* Layers with a window, after the family has set its own rule. */
+/* Layers with a window, after the family has set its own rule: layer_types, where present, wins. */
 static void read_windows(struct rp_config_reader *reader, struct rp_model_config *config) {
-    read_layer_types(reader, config);
+    rp_config_layer_types(reader, "layer_types", config);
     bool any = false;
     for (uint32_t i = 0; i < config->layers; i++)
         any = any || rp_model_window(config, i) != 0;
@@ -187,64 +216,6 @@ static void read_windows(struct rp_config_reader *reader, struct rp_model_config
         config->window = 0;
     if (config->window == 0)
         memset(config->full_layers, 0, sizeof config->full_layers);
-}
-
-/* `scaling` is rope_scaling, or the newer rope_parameters, which holds rope_theta as well. */
-static void read_rope_scaling(struct rp_config_reader *scaling, struct rp_model_config *config) {
-    const char *type = rp_config_string(scaling, "rope_type");
-    if (!type)
-        type = rp_config_string(scaling, "type");
-    if (!type || strcmp(type, "default") == 0) {
-        config->rope = RP_ROPE_DEFAULT;
-    } else if (strcmp(type, "linear") == 0) {
-        config->rope = RP_ROPE_LINEAR;
-        config->rope_factor = rp_config_double(scaling, "factor", RP_CONFIG_REQUIRED, 0, true, 1e6);
-    } else if (strcmp(type, "llama3") == 0) {
-        config->rope = RP_ROPE_LLAMA3;
-        config->rope_factor = rp_config_double(scaling, "factor", RP_CONFIG_REQUIRED, 0, true, 1e6);
-        config->rope_low_freq_factor =
-            rp_config_double(scaling, "low_freq_factor", RP_CONFIG_REQUIRED, 0, true, 1e6);
-        config->rope_high_freq_factor =
-            rp_config_double(scaling, "high_freq_factor", RP_CONFIG_REQUIRED, 0, true, 1e6);
-        config->rope_original_max_position = rp_config_uint(
-            scaling, "original_max_position_embeddings", RP_CONFIG_REQUIRED, 1, 1u << 24);
-        if (config->rope_high_freq_factor <= config->rope_low_freq_factor)
-            rp_config_refuse(scaling, RP_STATUS_RANGE, "high_freq_factor",
-                             "must be above low_freq_factor");
-    } else {
-        rp_config_refuse_name(scaling, "rope_type", type, "default, linear, llama3");
-    }
-}
-
-static void read_rope(struct rp_config_reader *reader, struct rp_model_config *config) {
-    config->rope = RP_ROPE_DEFAULT;
-    config->rope_factor = config->rope_low_freq_factor = config->rope_high_freq_factor = 1;
-    config->rope_theta = rp_config_double(reader, "rope_theta", 10000.0, 0, true, 1e12);
-    if (rp_config_double(reader, "partial_rotary_factor", 1, 0, true, 1) != 1)
-        rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, "partial_rotary_factor", "must be 1");
-    const char *key = rp_config_get(reader, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    const json_t *object = rp_config_get(reader, key);
-    if (!object || reader->status != RP_OK)
-        return;
-    if (!json_is_object(object)) {
-        rp_config_refuse(reader, RP_STATUS_FORMAT, key, "must be an object");
-        return;
-    }
-    const char *inner_key;
-    json_t *inner;
-    json_object_foreach((json_t *)object, inner_key, inner) {
-        if (json_is_object(inner))
-            rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, key, "per layer type is not supported");
-    }
-    char file[64];
-    snprintf(file, sizeof file, "%s: %s", reader->file, key);
-    struct rp_config_reader scaling = {file, object, reader->err, reader->status};
-    config->rope_theta =
-        rp_config_double(&scaling, "rope_theta", config->rope_theta, 0, true, 1e12);
-    if (rp_config_double(&scaling, "partial_rotary_factor", 1, 0, true, 1) != 1)
-        rp_config_refuse(&scaling, RP_STATUS_UNSUPPORTED, "partial_rotary_factor", "must be 1");
-    read_rope_scaling(&scaling, config);
-    reader->status = scaling.status;
 }
 
 static void read_dtype(struct rp_config_reader *reader, struct rp_model_config *config) {
@@ -294,7 +265,8 @@ static void read_quantization(struct rp_config_reader *reader, struct rp_model_c
 }
 
 static int read_config(const json_t *root, struct rp_model_config *config, struct rp_error *err) {
-    struct rp_config_reader reader = {CONFIG_FILE, root, err, RP_OK};
+    struct rp_config_keys keys = {.count = 0};
+    struct rp_config_reader reader = {CONFIG_FILE, root, err, RP_OK, &keys};
     if (!json_is_object(root))
         return rp_error_set(err, RP_STATUS_FORMAT, "%s: must be an object", CONFIG_FILE);
     const struct rp_model_family *family = read_family(&reader);
@@ -303,23 +275,26 @@ static int read_config(const json_t *root, struct rp_model_config *config, struc
     config->family = family->id;
     snprintf(config->architecture, sizeof config->architecture, "%s", family->architecture);
     read_sizes(&reader, family, config);
-    config->norm_eps = (float)rp_config_double(&reader, "rms_norm_eps", 1e-6, 0, false, 1);
+    config->norm_eps = (float)rp_config_double(
+        &reader, family->norm_eps_key ? family->norm_eps_key : "rms_norm_eps",
+        family->norm_eps_default > 0 ? family->norm_eps_default : 1e-6, 0, false, 1);
     config->tied = rp_config_bool(&reader, "tie_word_embeddings", family->tied_default);
     if (!rp_config_bool(&reader, "is_causal", true))
         rp_config_refuse(&reader, RP_STATUS_UNSUPPORTED, "is_causal", "must be true");
     family->configure(&reader, config);
     read_windows(&reader, config);
-    read_rope(&reader, config);
+    rp_config_rope(&reader, family, config);
     read_dtype(&reader, config);
     read_eos_ids(&reader, config);
     read_bos_id(&reader, config);
     read_quantization(&reader, config);
+    rp_config_refuse_unread(&reader, family);
     return reader.status;
 }
 
 static int read_generation_config(const json_t *root, struct rp_model_config *config,
                                   struct rp_error *err) {
-    struct rp_config_reader reader = {GENERATION_CONFIG_FILE, root, err, RP_OK};
+    struct rp_config_reader reader = {GENERATION_CONFIG_FILE, root, err, RP_OK, NULL};
     if (!json_is_object(root))
         return rp_error_set(err, RP_STATUS_FORMAT, "%s: must be an object", GENERATION_CONFIG_FILE);
     read_eos_ids(&reader, config);

@@ -5,9 +5,22 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+
+/* Keys are literals. */
+static void note(struct rp_config_keys *keys, const char *key) {
+    for (uint32_t i = 0; keys && i < keys->count; i++)
+        if (strcmp(keys->name[i], key) == 0)
+            return;
+    if (keys) {
+        RP_ASSERT_CMP(keys->count, <, RP_CONFIG_KEYS_MAX);
+        keys->name[keys->count++] = key;
+    }
+}
 
 const json_t *rp_config_get(const struct rp_config_reader *reader, const char *key) {
     const json_t *value = json_object_get(reader->object, key);
+    note(reader->keys, key);
     return json_is_null(value) ? NULL : value;
 }
 
@@ -85,12 +98,13 @@ const char *rp_config_string(struct rp_config_reader *reader, const char *key) {
 
 void rp_config_refuse_name(struct rp_config_reader *reader, const char *key, const char *text,
                            const char *supported) {
-    char message[320], shown[80];
+    char message[480], shown[80];
     snprintf(message, sizeof message, "is \"%s\", supported: %s",
              rp_text_for_message(shown, sizeof shown, text), supported);
     rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, key, message);
 }
 
 bool rp_config_has(const struct rp_config_reader *reader, const char *key) {
+    note(reader->keys, key);
     return json_object_get(reader->object, key) != NULL;
 }

@@ -7,11 +7,20 @@
 
 #include <jansson.h>
 
+#define RP_CONFIG_KEYS_MAX 96
+
+/* The keys that were asked for, there or not. */
+struct rp_config_keys {
+    const char *name[RP_CONFIG_KEYS_MAX];
+    uint32_t count;
+};
+
 struct rp_config_reader {
     const char *file; /* for messages */
     const json_t *object;
     struct rp_error *err;
     int status;
+    struct rp_config_keys *keys; /* NULL: not kept */
 };
 
 /* As a fallback: the key must be there. */
@@ -43,11 +52,28 @@ void rp_config_attention_bias(struct rp_config_reader *reader, struct rp_model_c
 void rp_config_no_bias(struct rp_config_reader *reader, const char *key);
 void rp_config_activation(struct rp_config_reader *reader, const char *key, const char *fallback,
                           struct rp_model_config *config);
+/* A limit of tanh; null: 0, none. */
+float rp_config_cap(struct rp_config_reader *reader, const char *key, double fallback);
 /* sliding_window; `fallback` when the key is absent. */
 uint32_t rp_config_window(struct rp_config_reader *reader, uint32_t fallback);
 /* Layer `layer` sees everything before it, or only the window. */
 void rp_config_set_full(struct rp_model_config *config, uint32_t layer, bool full);
+/* A window in all layers but every n-th; n is what `key` (NULL: none) says, or `fallback`. */
+void rp_config_window_pattern(struct rp_config_reader *reader, const char *key, uint32_t fallback,
+                              struct rp_model_config *config);
+/* A list of the types of all layers; nothing where the key is absent. */
+void rp_config_layer_types(struct rp_config_reader *reader, const char *key,
+                           struct rp_model_config *config);
 /* Qwen's rule: use_sliding_window, from layer max_window_layers on. */
 void rp_config_qwen_window(struct rp_config_reader *reader, struct rp_model_config *config);
+
+struct rp_model_family;
+
+/* config_rope.c: every key that says how q and k are rotated. */
+void rp_config_rope(struct rp_config_reader *reader, const struct rp_model_family *family,
+                    struct rp_model_config *config);
+/* config_keys.c: refuses a key that was not read, names attention, RoPE, a norm, an activation, a
+ * scale, a bias or the like, is neither null nor false, and is not known to change nothing. */
+void rp_config_refuse_unread(struct rp_config_reader *reader, const struct rp_model_family *family);
 
 #endif

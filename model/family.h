@@ -17,7 +17,15 @@ enum rp_weight_span {
     RP_SPAN_K,
     RP_SPAN_V,
     RP_SPAN_GATE, /* of RP_WEIGHT_GATE_UP and its bias */
-    RP_SPAN_UP
+    RP_SPAN_UP,
+    RP_SPAN_EACH_HEAD /* of RP_WEIGHT_Q_NORM, K_NORM: a tensor per head, its number in place of '*' */
+};
+
+/* The order of q's, k's and v's rows in the tensors, where it is not ours. */
+enum rp_qkv_order {
+    RP_QKV_PLAIN,
+    RP_QKV_PAIRS, /* RoPE rotates neighbors: rows are brought into our order at load */
+    RP_QKV_GROUPS /* one tensor: for each KV head its heads of q, k, v (InternLM2) */
 };
 
 /* A tensor of a checkpoint: "model.layers.3." is put before the names of a layer's tensors. */
@@ -32,6 +40,16 @@ struct rp_model_family {
     const char *architecture, *model_type; /* "LlamaForCausalLM", "llama" */
     uint32_t head_dim_default;             /* 0: hidden_size / num_attention_heads */
     bool tied_default;
+    const char *norm_eps_key;      /* NULL: rms_norm_eps */
+    double norm_eps_default;       /* 0: 1e-6 */
+    double rope_theta_default;     /* 0: 10000 */
+    double partial_rotary_default; /* 0: the family rotates whole heads */
+    bool scales_q;                 /* rope_parameters has factors of q */
+    enum rp_qkv_order qkv_order;
+    const char *embed_name, *head_name; /* NULL: model.embed_tokens.weight, lm_head.weight */
+    /* Keys that name attention, norms or the like and that transformers' class does not read, after
+     * those of config_keys.c; ends with NULL. NULL: none. */
+    const char *const *ignored_keys;
     /* Reads the keys specific to this family, after the common ones. */
     void (*configure)(struct rp_config_reader *reader, struct rp_model_config *config);
     /* In the order of the network. A rule whose weight the model does not have is skipped. */
@@ -50,9 +68,15 @@ const struct rp_model_family *rp_model_family(enum rp_family id);
 const struct rp_model_family *rp_model_family_find(const char *architecture,
                                                    const char *model_type);
 
-/* Tensors and layer of Llama, shared by Mistral and Qwen except for their extra configuration. */
+const char *rp_family_embed_name(const struct rp_model_family *family);
+const char *rp_family_head_name(const struct rp_model_family *family);
+
+/* Tensors and layers that families share, except for their extra configuration. */
 #define RP_LLAMA_TENSOR_COUNT 18
 extern const struct rp_tensor_rule rp_llama_tensors[RP_LLAMA_TENSOR_COUNT];
 void rp_llama_layer(struct rp_emit *e, struct rp_view x);
+void rp_qwen3_layer(struct rp_emit *e, struct rp_view x);
+#define RP_GEMMA_TENSOR_COUNT 17
+extern const struct rp_tensor_rule rp_gemma_tensors[RP_GEMMA_TENSOR_COUNT];
 
 #endif

@@ -4,7 +4,7 @@
 #include "model/config_reader.h"
 #include "model/network.h"
 
-static const struct rp_tensor_rule tensors[] = {
+const struct rp_tensor_rule rp_gemma_tensors[RP_GEMMA_TENSOR_COUNT] = {
     {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
     {RP_WEIGHT_QKV, RP_SPAN_Q, "self_attn.q_proj.weight"},
     {RP_WEIGHT_QKV, RP_SPAN_K, "self_attn.k_proj.weight"},
@@ -12,6 +12,8 @@ static const struct rp_tensor_rule tensors[] = {
     {RP_WEIGHT_QKV_BIAS, RP_SPAN_Q, "self_attn.q_proj.bias"},
     {RP_WEIGHT_QKV_BIAS, RP_SPAN_K, "self_attn.k_proj.bias"},
     {RP_WEIGHT_QKV_BIAS, RP_SPAN_V, "self_attn.v_proj.bias"},
+    {RP_WEIGHT_Q_NORM, RP_SPAN_ALL, "self_attn.q_norm.weight"},
+    {RP_WEIGHT_K_NORM, RP_SPAN_ALL, "self_attn.k_norm.weight"},
     {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
     {RP_WEIGHT_O_BIAS, RP_SPAN_ALL, "self_attn.o_proj.bias"},
     {RP_WEIGHT_ATTN_POST_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},
@@ -34,19 +36,13 @@ static void layer(struct rp_emit *e, struct rp_view x) {
     rp_emit_add(e, "mlp.add", x, down);
 }
 
-/* A cap that is null is off. */
-static float cap(struct rp_config_reader *reader, const char *key, double fallback) {
-    bool off = rp_config_has(reader, key) && !rp_config_get(reader, key);
-    return off ? 0.0f : (float)rp_config_double(reader, key, fallback, 0, true, 1e6);
-}
-
 static void configure(struct rp_config_reader *reader, struct rp_model_config *config) {
     /* The files have both hidden_act and this key; the class reads this one. */
     rp_config_activation(reader, "hidden_activation", "gelu_pytorch_tanh", config);
     config->norm_offset = 1.0f;
     config->post_norms = config->embed_scaled = true;
-    config->attention_cap = cap(reader, "attn_logit_softcapping", 50);
-    config->logit_cap = cap(reader, "final_logit_softcapping", 30);
+    config->attention_cap = rp_config_cap(reader, "attn_logit_softcapping", 50);
+    config->logit_cap = rp_config_cap(reader, "final_logit_softcapping", 30);
     config->query_scalar = rp_config_double(reader, "query_pre_attn_scalar", 256, 0, true, 1e6);
     if (rp_config_bool(reader, "use_bidirectional_attention", false))
         rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, "use_bidirectional_attention",
@@ -58,6 +54,8 @@ static void configure(struct rp_config_reader *reader, struct rp_model_config *c
         rp_config_set_full(config, i, true);
 }
 
+static const char *const ignored[] = {"hidden_act", NULL};
+
 const struct rp_model_family rp_family_gemma2 = {
     .id = RP_FAMILY_GEMMA2,
     .architecture = "Gemma2ForCausalLM",
@@ -65,7 +63,8 @@ const struct rp_model_family rp_family_gemma2 = {
     .head_dim_default = 256,
     .tied_default = true,
     .configure = configure,
-    .tensors = tensors,
-    .tensor_count = RP_ARRAY_COUNT(tensors),
+    .ignored_keys = ignored,
+    .tensors = rp_gemma_tensors,
+    .tensor_count = RP_GEMMA_TENSOR_COUNT,
     .layer = layer,
 };

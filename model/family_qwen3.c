@@ -2,10 +2,10 @@
 #include "model/config_reader.h"
 #include "model/network.h"
 
-static void layer(struct rp_emit *e, struct rp_view x) {
+void rp_qwen3_layer(struct rp_emit *e, struct rp_view x) {
     struct rp_view in = rp_emit_norm(e, "attn.norm", x, RP_WEIGHT_ATTN_NORM);
     struct rp_qkv qkv = rp_emit_qkv(e, in);
-    rp_emit_head_norms(e, &qkv);
+    rp_emit_qk_norms(e, &qkv);
     rp_emit_add(e, "attn.add", x, rp_emit_attention(e, &qkv));
     in = rp_emit_norm(e, "mlp.norm", x, RP_WEIGHT_MLP_NORM);
     rp_emit_add(e, "mlp.add", x, rp_emit_mlp(e, in));
@@ -15,7 +15,7 @@ static void configure(struct rp_config_reader *reader, struct rp_model_config *c
     rp_config_activation(reader, "hidden_act", "silu", config);
     rp_config_attention_bias(reader, config);
     rp_config_no_bias(reader, "mlp_bias");
-    config->qk_norm = true;
+    config->qk_norm = RP_QK_NORM_HEAD;
     rp_config_qwen_window(reader, config);
 }
 
@@ -27,5 +27,5 @@ const struct rp_model_family rp_family_qwen3 = {
     .configure = configure,
     .tensors = rp_llama_tensors,
     .tensor_count = RP_LLAMA_TENSOR_COUNT,
-    .layer = layer,
+    .layer = rp_qwen3_layer,
 };

@@ -24,7 +24,23 @@
     X(MISTRAL, mistral, "Mistral")                                                                 \
     X(QWEN2, qwen2, "Qwen2")                                                                       \
     X(QWEN3, qwen3, "Qwen3")                                                                       \
-    X(GEMMA2, gemma2, "Gemma2")
+    X(GEMMA2, gemma2, "Gemma2")                                                                    \
+    X(PHI3, phi3, "Phi3")                                                                          \
+    X(GEMMA3, gemma3, "Gemma3")                                                                    \
+    X(GRANITE, granite, "Granite")                                                                 \
+    X(GRANITE_HYBRID, granite_hybrid, "Granite4")                                                  \
+    X(OLMO2, olmo2, "Olmo2")                                                                       \
+    X(OLMO3, olmo3, "Olmo3")                                                                       \
+    X(SMOLLM3, smollm3, "SmolLM3")                                                                 \
+    X(MINISTRAL, ministral, "Ministral")                                                           \
+    X(MINISTRAL3, ministral3, "Ministral3")                                                        \
+    X(INTERNLM2, internlm2, "InternLM2")                                                           \
+    X(INTERNLM3, internlm3, "InternLM3")                                                           \
+    X(STABLELM, stablelm, "StableLM")                                                              \
+    X(GLM, glm, "GLM")                                                                             \
+    X(GLM4, glm4, "GLM4")                                                                          \
+    X(COHERE, cohere, "Cohere")                                                                    \
+    X(COHERE2, cohere2, "Cohere2")
 
 enum rp_family {
 #define X(id, name, title) RP_FAMILY_##id,
@@ -33,7 +49,39 @@ enum rp_family {
         RP_FAMILY_COUNT
 };
 
-enum rp_rope_kind { RP_ROPE_DEFAULT, RP_ROPE_LINEAR, RP_ROPE_LLAMA3 };
+/* There is no kind for "dynamic": up to max_position_embeddings, the longest sequence served, it is
+ * the default. */
+enum rp_rope_kind {
+    RP_ROPE_DEFAULT,
+    RP_ROPE_LINEAR,
+    RP_ROPE_LLAMA3,
+    RP_ROPE_YARN,
+    RP_ROPE_LONGROPE
+};
+
+#define RP_ROPE_PAIRS_MAX 256 /* of head_dim 512 */
+
+/* One table of angles (model/rope.h). */
+struct rp_rope {
+    enum rp_rope_kind kind;
+    double theta; /* 0: the model has no such table */
+    double factor, low_freq_factor, high_freq_factor;
+    double beta_fast, beta_slow; /* yarn */
+    bool whole_range;            /* yarn: the ends of the ramp are not rounded to pairs */
+    double attention_factor;     /* cos and sin are multiplied by it; 0: 1 */
+    uint32_t original_max_position;
+    uint32_t rotary_dim; /* leading columns of a head that are rotated; 0: head_dim */
+    /* longrope: divisors of the frequencies, by the positions that the table holds */
+    float short_factor[RP_ROPE_PAIRS_MAX], long_factor[RP_ROPE_PAIRS_MAX];
+};
+
+/* RMSNorm of q and k before RoPE. */
+enum rp_qk_norm {
+    RP_QK_NORM_NONE,
+    RP_QK_NORM_HEAD,      /* over each head, one weight (head_dim) for all: Qwen3, Gemma3 */
+    RP_QK_NORM_WHOLE,     /* over all heads at once: OLMo */
+    RP_QK_NORM_EACH_HEAD, /* LayerNorm over each head, which has its own weight: StableLM, Cohere */
+};
 
 /* The modules of a layer that may have 8 bits, as bits of rp_model_quant.modules. */
 enum rp_module {
@@ -68,20 +116,30 @@ struct rp_model_config {
     bool tied;     /* lm_head is the embedding */
     bool qkv_bias; /* Qwen2, or attention_bias */
     bool o_bias, mlp_bias;
-    bool qk_norm;    /* Qwen3: RMSNorm over head_dim on q and k */
+    enum rp_qk_norm qk_norm;
     uint32_t window; /* sliding window in tokens, 0 = none; rp_model_window */
     uint32_t full_layers[RP_LAYERS_MAX / 32]; /* bit i % 32 of word i / 32: layer i has no window */
-    /* Gemma2; zero and false are every other family's. */
-    double query_scalar; /* scores are q . k / sqrt(it); 0: head_dim */
-    float attention_cap; /* scores become cap * tanh(score / cap); 0: as they are */
-    float logit_cap;     /* logits, too */
-    float norm_offset;   /* added to the weights of norms */
-    bool post_norms;     /* what attention and MLP add is normed first */
+    /* From here to local_rope: zero and false are what Llama has. */
+    double query_scalar;    /* scores are q . k / sqrt(it); 0: head_dim */
+    double attention_scale; /* scores are q . k * it; 0: by query_scalar */
+    float attention_cap;    /* scores become cap * tanh(score / cap); 0: as they are */
+    float logit_cap;        /* logits, too */
+    float norm_offset;      /* added to the weights of norms */
+    bool post_norms;        /* what attention and MLP add is normed first */
     /* embeddings are multiplied with sqrt(hidden), rounded to the matrices' dtype */
     bool embed_scaled;
-    enum rp_rope_kind rope;
-    double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-    uint32_t rope_original_max_position;
+    float embed_factor;    /* embeddings are multiplied by it, too; 0: 1 */
+    float residual_factor; /* what attention and MLP add is multiplied by it; 0: 1 */
+    float logit_factor;    /* logits, before the cap; 0: 1 */
+    bool no_pre_norms;     /* attention and MLP read the residual as it is: OLMo */
+    bool parallel;         /* attention and MLP read one norm: residual + attention + MLP */
+    bool layer_norm;       /* LayerNorm in place of RMSNorm */
+    bool norm_bias;        /* of LayerNorm */
+    uint32_t nope_layers[RP_LAYERS_MAX / 32]; /* bits as above: layer i does not rotate q and k */
+    bool nope_full_layers;                    /* nor do layers without a window */
+    /* q of position p is multiplied by 1 + it * ln(1 + floor(p / rope.original_max_position)) */
+    double q_scale_beta;
+    struct rp_rope rope, local_rope; /* local_rope: of layers with a window, where theta is not 0 */
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
     /* Scheme of the layers' matrices in memory, and of the head if quantize_head. All others are
@@ -102,6 +160,15 @@ static inline uint32_t rp_model_window(const struct rp_model_config *config, uin
     return config->full_layers[layer / 32] >> layer % 32 & 1 ? 0 : config->window;
 }
 
+/* The angles of a layer's q and k; NULL: they are not rotated. */
+static inline const struct rp_rope *rp_model_rope(const struct rp_model_config *config,
+                                                  uint32_t layer) {
+    bool full = rp_model_window(config, layer) == 0;
+    if (config->nope_layers[layer / 32] >> layer % 32 & 1 || (full && config->nope_full_layers))
+        return NULL;
+    return full || config->local_rope.theta == 0 ? &config->rope : &config->local_rope;
+}
+
 /* The mask of one layer: its program, or the window and cap that all kernels support built in. */
 struct rp_layer_mask {
     struct rp_mask *program; /* NULL: causal, within the window, capped */
@@ -116,7 +183,10 @@ struct rp_model {
     struct rp_layer_mask *layer_masks; /* (config.layers) */
     enum rp_dtype dtype; /* of the matrices in memory that are not quantized: F32 or BF16 */
     struct rp_weights weights;
-    float *rope_table; /* (max_position or fewer, head_dim / 2, {cos, sin}) */
+    /* (max_position or fewer, rotary_dim / 2, {cos, sin}): of config.rope and config.local_rope, or
+     * NULL */
+    float *rope_table, *local_rope_table;
+    float *q_scale_table; /* (the same positions), or NULL */
     uint32_t rope_positions;
     /* Files that the matrices have yet to be read from (rp_model_open), or NULL. */
     struct rp_weight_source *source;

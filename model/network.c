@@ -1,15 +1,16 @@
 /* Builds the network of a model as a program. The formula of a layer is the family's (family.h);
  * this file has one function per operator, and what lies around the layers:
  *
- *   x = embed[token] (* sqrt(hidden) in some families)
+ *   x = embed[token] (* sqrt(hidden) or another factor in some families)
  *   the layers
- *   logits = norm(x[logit rows]) Whead^T;  logits = cap * tanh(logits / cap) where a cap is set
+ *   logits = norm(x[logit rows]) Whead^T (* a factor);  cap * tanh(logits / cap) where a cap is set
  *   sample(logits)
  *
  * x and every sum are f32. The input of a GEMM has the dtype of its weights, so the operator before
  * it rounds. Every value has a tensor of its own: lifetimes decide which of them share memory. */
 #include "model/network.h"
 #include "base/bf16.h"
+#include "model/rope.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -75,7 +76,7 @@ static void step_begin(struct rp_emit *e) {
 static float embed_scale(const struct rp_emit *e) {
     float scale = (float)sqrt((double)e->config->hidden);
     if (!e->config->embed_scaled)
-        return 1.0f;
+        return e->config->embed_factor != 0.0f ? e->config->embed_factor : 1.0f;
     return e->model->dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(scale)) : scale;
 }
 
@@ -87,6 +88,31 @@ static struct rp_view embed(struct rp_emit *e) {
     embed.u.embed.scale = embed_scale(e);
     add(e, &embed);
     return embed.out;
+}
+
+/* The role of a norm's bias; of other weights: the role itself, which is no bias. */
+static enum rp_weight_role norm_bias_of(enum rp_weight_role role) {
+    return role == RP_WEIGHT_ATTN_NORM    ? RP_WEIGHT_ATTN_NORM_BIAS
+           : role == RP_WEIGHT_MLP_NORM   ? RP_WEIGHT_MLP_NORM_BIAS
+           : role == RP_WEIGHT_FINAL_NORM ? RP_WEIGHT_FINAL_NORM_BIAS
+                                          : role;
+}
+
+/* Every column has its own weight. */
+static void add_layer_norm(struct rp_emit *e, uint32_t rows, const char *name, struct rp_view in,
+                           enum rp_weight_role role, uint32_t group, struct rp_view out) {
+    struct rp_op norm = op(e, RP_OP_LAYER_NORM, rows, name);
+    enum rp_weight_role bias_role = norm_bias_of(role);
+    const struct rp_weight *bias =
+        bias_role != role ? rp_model_weight(e->model, bias_role, e->layer) : NULL;
+    rp_op_add_input(&norm, in);
+    norm.vector = rp_model_vector(e->model, role, e->layer);
+    norm.bias = bias ? bias->vector : NULL;
+    norm.out = out;
+    norm.u.layer_norm.eps = e->config->norm_eps;
+    norm.u.layer_norm.group = group;
+    norm.u.layer_norm.bias = bias != NULL;
+    add(e, &norm);
 }
 
 /* out may be in: a norm in place. */
@@ -105,7 +131,10 @@ static void add_norm(struct rp_emit *e, uint32_t rows, const char *name, struct 
 static struct rp_view norm_of_rows(struct rp_emit *e, uint32_t rows, const char *name,
                                    struct rp_view x, enum rp_weight_role role) {
     struct rp_view out = tensor(e, name, rows, e->model->dtype, x.cols);
-    add_norm(e, rows, name, x, role, x.cols, out);
+    if (e->config->layer_norm)
+        add_layer_norm(e, rows, name, x, role, x.cols, out);
+    else
+        add_norm(e, rows, name, x, role, x.cols, out);
     return out;
 }
 
@@ -117,6 +146,27 @@ struct rp_view rp_emit_norm(struct rp_emit *e, const char *name, struct rp_view 
 void rp_emit_norm_in_place(struct rp_emit *e, const char *name, struct rp_view x,
                            enum rp_weight_role role) {
     add_norm(e, RP_ROWS_TOKEN, name, x, role, x.cols, x);
+}
+
+static void add_scale(struct rp_emit *e, uint32_t rows, const char *name, struct rp_view in,
+                      float factor, struct rp_view out) {
+    struct rp_op scale = op(e, RP_OP_SCALE, rows, name);
+    rp_op_add_input(&scale, in);
+    scale.out = out;
+    scale.u.scale.factor = factor;
+    add(e, &scale);
+}
+
+struct rp_view rp_emit_rounded(struct rp_emit *e, const char *name, struct rp_view x) {
+    if (e->model->dtype == RP_DTYPE_F32)
+        return x;
+    struct rp_view out = tensor(e, name, RP_ROWS_TOKEN, e->model->dtype, x.cols);
+    add_scale(e, RP_ROWS_TOKEN, name, x, 1.0f, out);
+    return out;
+}
+
+void rp_emit_scale_in_place(struct rp_emit *e, const char *name, struct rp_view x, float factor) {
+    add_scale(e, RP_ROWS_TOKEN, name, x, factor, x);
 }
 
 /* The role of a matrix's bias; of the head: itself, which has none. */
@@ -158,21 +208,47 @@ struct rp_qkv rp_emit_qkv(struct rp_emit *e, struct rp_view in) {
                            .qk = columns(qkv, 0, q_cols + kv_cols)};
 }
 
-void rp_emit_head_norms(struct rp_emit *e, const struct rp_qkv *qkv) {
-    uint32_t head_dim = e->config->head_dim;
-    add_norm(e, RP_ROWS_TOKEN, "attn.q_norm", qkv->q, RP_WEIGHT_Q_NORM, head_dim, qkv->q);
-    add_norm(e, RP_ROWS_TOKEN, "attn.k_norm", qkv->k, RP_WEIGHT_K_NORM, head_dim, qkv->k);
+static void qk_norm(struct rp_emit *e, const char *name, struct rp_view heads,
+                    enum rp_weight_role role) {
+    if (e->config->qk_norm == RP_QK_NORM_EACH_HEAD)
+        add_layer_norm(e, RP_ROWS_TOKEN, name, heads, role, e->config->head_dim, heads);
+    else
+        add_norm(e, RP_ROWS_TOKEN, name, heads, role,
+                 e->config->qk_norm == RP_QK_NORM_WHOLE ? heads.cols : e->config->head_dim, heads);
 }
 
+void rp_emit_qk_norms(struct rp_emit *e, const struct rp_qkv *qkv) {
+    qk_norm(e, "attn.q_norm", qkv->q, RP_WEIGHT_Q_NORM);
+    qk_norm(e, "attn.k_norm", qkv->k, RP_WEIGHT_K_NORM);
+}
+
+/* Nothing in a layer that does not rotate. */
 static void rope(struct rp_emit *e, struct rp_view heads) {
+    const struct rp_rope *angles = rp_model_rope(e->config, e->layer);
     struct rp_op rope = op(e, RP_OP_ROPE, RP_ROWS_TOKEN, "attn.rope");
+    if (!angles)
+        return;
     rp_op_add_input(&rope, heads);
     rope.out = heads;
-    rope.table = e->model->rope_table;
+    rope.table = angles == &e->config->rope ? e->model->rope_table : e->model->local_rope_table;
     rope.u.rope.heads = heads.cols / e->config->head_dim;
-    rope.u.rope.head_dim = rope.u.rope.rotary_dim = e->config->head_dim;
+    rope.u.rope.head_dim = e->config->head_dim;
+    rope.u.rope.rotary_dim = 2 * rp_rope_pairs(angles, e->config->head_dim);
     rope.u.rope.position_count = e->model->rope_positions;
     add(e, &rope);
+}
+
+/* By the position, where the model has such factors. */
+static void scale_q(struct rp_emit *e, struct rp_view q) {
+    struct rp_op scale = op(e, RP_OP_SCALE, RP_ROWS_TOKEN, "attn.q_scale");
+    if (e->config->q_scale_beta == 0)
+        return;
+    rp_op_add_input(&scale, q);
+    scale.out = q;
+    scale.table = e->model->q_scale_table;
+    scale.u.scale.factor = 1.0f;
+    scale.u.scale.position_count = e->model->rope_positions;
+    add(e, &scale);
 }
 
 static void kv_write(struct rp_emit *e, struct rp_view k, struct rp_view v) {
@@ -193,7 +269,8 @@ static struct rp_view attention(struct rp_emit *e, struct rp_view q) {
     attention.u.attention.kv_heads = config->kv_heads;
     attention.u.attention.head_dim = config->head_dim;
     double scalar = config->query_scalar > 0 ? config->query_scalar : config->head_dim;
-    attention.u.attention.scale = (float)(1.0 / sqrt(scalar));
+    attention.u.attention.scale =
+        (float)(config->attention_scale > 0 ? config->attention_scale : 1.0 / sqrt(scalar));
     struct rp_layer_mask mask = rp_model_layer_mask(e->model, e->layer);
     attention.u.attention.window = mask.window;
     attention.u.attention.soft_cap = mask.soft_cap;
@@ -249,6 +326,7 @@ static void sample(struct rp_emit *e, struct rp_view logits) {
 struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv) {
     rope(e, qkv->qk);
     kv_write(e, qkv->k, qkv->v);
+    scale_q(e, qkv->q);
     return rp_emit_linear(e, "attn.o", attention(e, qkv->q), RP_WEIGHT_O);
 }
 
@@ -271,6 +349,8 @@ int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
     struct rp_view rows = gather_rows(e, x);
     struct rp_view in = norm_of_rows(e, RP_ROWS_LOGIT, "final.norm", rows, RP_WEIGHT_FINAL_NORM);
     struct rp_view logits = linear(e, RP_ROWS_LOGIT, "lm_head", "logits", in, RP_WEIGHT_HEAD);
+    if (model->config.logit_factor != 0.0f)
+        add_scale(e, RP_ROWS_LOGIT, "logit_scale", logits, model->config.logit_factor, logits);
     if (model->config.logit_cap > 0)
         soft_cap(e, logits);
     sample(e, logits);

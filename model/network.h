@@ -19,7 +19,8 @@ struct rp_qkv {
     struct rp_view q, k, v, qk;
 };
 
-/* RMSNorm of whole rows into a new tensor of the model's dtype, or in place. */
+/* RMSNorm or LayerNorm, as the model has it, of whole rows into a new tensor of the model's dtype;
+ * RMSNorm in place. */
 struct rp_view rp_emit_norm(struct rp_emit *e, const char *name, struct rp_view x,
                             enum rp_weight_role role);
 void rp_emit_norm_in_place(struct rp_emit *e, const char *name, struct rp_view x,
@@ -27,14 +28,18 @@ void rp_emit_norm_in_place(struct rp_emit *e, const char *name, struct rp_view x
 /* in * W^T, plus the bias of the role where the model has one. */
 struct rp_view rp_emit_linear(struct rp_emit *e, const char *name, struct rp_view in,
                               enum rp_weight_role role);
+/* x in the model's dtype, which a GEMM can read; x itself in f32. */
+struct rp_view rp_emit_rounded(struct rp_emit *e, const char *name, struct rp_view x);
+/* x *= factor */
+void rp_emit_scale_in_place(struct rp_emit *e, const char *name, struct rp_view x, float factor);
 struct rp_view rp_emit_activation(struct rp_emit *e, struct rp_view gate_up);
 /* sum += term */
 void rp_emit_add(struct rp_emit *e, const char *name, struct rp_view sum, struct rp_view term);
 
 struct rp_qkv rp_emit_qkv(struct rp_emit *e, struct rp_view in);
-/* RMSNorm over each head of q and k. */
-void rp_emit_head_norms(struct rp_emit *e, const struct rp_qkv *qkv);
-/* RoPE of q and k, K and V to their pages, attention, and the o GEMM. */
+/* The norms of q and k, in place, of the kind that the model has (enum rp_qk_norm). */
+void rp_emit_qk_norms(struct rp_emit *e, const struct rp_qkv *qkv);
+/* RoPE of q and k in layers that have it, K and V to their pages, attention, and the o GEMM. */
 struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv);
 /* The gate_up GEMM, the activation, and the down GEMM. */
 struct rp_view rp_emit_mlp(struct rp_emit *e, struct rp_view in);

@@ -4,6 +4,7 @@
 
 #include "model/quant_config.h"
 
+#include "model/family.h"
 #include "text/json_file.h"
 
 #include <pcre2.h>
@@ -19,9 +20,33 @@
 
 /* ---- which modules -------------------------------------------------------------------------- */
 
-static const char *const module_names[RP_MODULE_COUNT] = {
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+static const struct {
+    enum rp_weight_role role;
+    enum rp_weight_span span;
+} module_parts[RP_MODULE_COUNT] = {[RP_MODULE_Q] = {RP_WEIGHT_QKV, RP_SPAN_Q},
+                                   [RP_MODULE_K] = {RP_WEIGHT_QKV, RP_SPAN_K},
+                                   [RP_MODULE_V] = {RP_WEIGHT_QKV, RP_SPAN_V},
+                                   [RP_MODULE_O] = {RP_WEIGHT_O, RP_SPAN_ALL},
+                                   [RP_MODULE_GATE] = {RP_WEIGHT_GATE_UP, RP_SPAN_GATE},
+                                   [RP_MODULE_UP] = {RP_WEIGHT_GATE_UP, RP_SPAN_UP},
+                                   [RP_MODULE_DOWN] = {RP_WEIGHT_DOWN, RP_SPAN_ALL}};
+
+/* "model.layers.3.self_attn.q_proj", as the family calls it; a tensor of several modules is the name of
+ * each of them. */
+static void module_name(const struct rp_model_config *config, uint32_t layer, uint32_t module,
+                        char *out, size_t out_bytes) {
+    const struct rp_model_family *family = rp_model_family(config->family);
+    const char *name = "";
+    for (uint32_t i = 0; i < family->tensor_count; i++) {
+        const struct rp_tensor_rule *rule = &family->tensors[i];
+        if (rule->role == module_parts[module].role &&
+            (rule->span == module_parts[module].span || rule->span == RP_SPAN_ALL))
+            name = rule->name;
+    }
+    const char *suffix = strstr(name, ".weight");
+    snprintf(out, out_bytes, "model.layers.%u.%.*s", layer,
+             suffix ? (int)(suffix - name) : (int)strlen(name), name);
+}
 
 static int match_pattern(const char *pattern, const char *module, const char *what, bool *out,
                          struct rp_error *err) {
@@ -165,7 +190,7 @@ static void read_modules(struct reader *reader, const json_t *targets, const jso
             char name[96] = "lm_head";
             bool is_target = true, ignored = false;
             if (!head)
-                snprintf(name, sizeof name, "model.layers.%u.%s", i, module_names[m]);
+                module_name(reader->config, i, m, name, sizeof name);
             if (targets)
                 reader->status =
                     rp_quant_list_names(targets, name, "config.json: quantization_config: targets",

@@ -6,11 +6,13 @@
 #include <string.h>
 
 #define LLAMA3_ROPE(scale)                                                                         \
-    .rope = RP_ROPE_LLAMA3, .rope_theta = 500000, .rope_factor = (scale),                          \
-    .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_position = 8192
-#define PLAIN_ROPE(theta)                                                                          \
-    .rope = RP_ROPE_DEFAULT, .rope_theta = (theta), .rope_factor = 1, .rope_low_freq_factor = 1,   \
-    .rope_high_freq_factor = 1
+    .rope = {.kind = RP_ROPE_LLAMA3,                                                               \
+             .theta = 500000,                                                                      \
+             .factor = (scale),                                                                    \
+             .low_freq_factor = 1,                                                                 \
+             .high_freq_factor = 4,                                                                \
+             .original_max_position = 8192}
+#define PLAIN_ROPE(base) .rope = {.theta = (base)}
 #define LLAMA3_COMMON                                                                              \
     .family = RP_FAMILY_LLAMA, .architecture = "LlamaForCausalLM", .vocab = 128256,                \
     .max_position = 131072, .norm_eps = 1e-5f, .file_dtype = RP_DTYPE_BF16, .bos_id = 128000,      \
@@ -22,8 +24,8 @@
     .family = RP_FAMILY_QWEN2, .architecture = "Qwen2ForCausalLM", .qkv_bias = true, QWEN_COMMON,  \
     .max_position = 32768
 #define QWEN3_COMMON                                                                               \
-    .family = RP_FAMILY_QWEN3, .architecture = "Qwen3ForCausalLM", .qk_norm = true, QWEN_COMMON,   \
-    .max_position = 40960
+    .family = RP_FAMILY_QWEN3, .architecture = "Qwen3ForCausalLM", .qk_norm = RP_QK_NORM_HEAD,     \
+    QWEN_COMMON, .max_position = 40960
 #define MISTRAL_COMMON                                                                             \
     .family = RP_FAMILY_MISTRAL, .architecture = "MistralForCausalLM", .vocab = 32000,             \
     .max_position = 32768, .norm_eps = 1e-5f, .file_dtype = RP_DTYPE_BF16, .bos_id = 1,            \

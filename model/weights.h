@@ -13,19 +13,22 @@
 
 enum rp_weight_role {
     /* outside the layers */
-    RP_WEIGHT_EMBED,      /* matrix (vocab, hidden) */
-    RP_WEIGHT_HEAD,       /* matrix (vocab, hidden); a tied head has no entry of its own */
-    RP_WEIGHT_FINAL_NORM, /* (hidden) */
+    RP_WEIGHT_EMBED,           /* matrix (vocab, hidden) */
+    RP_WEIGHT_HEAD,            /* matrix (vocab, hidden); a tied head has no entry of its own */
+    RP_WEIGHT_FINAL_NORM,      /* (hidden) */
+    RP_WEIGHT_FINAL_NORM_BIAS, /* (hidden) */
     /* of each layer */
     RP_WEIGHT_ATTN_NORM,      /* (hidden) */
+    RP_WEIGHT_ATTN_NORM_BIAS, /* (hidden) */
     RP_WEIGHT_QKV,            /* matrix ((heads + 2 kv_heads) * head_dim, hidden): q, k, v rows */
     RP_WEIGHT_QKV_BIAS,       /* (qkv rows) */
-    RP_WEIGHT_Q_NORM,         /* (head_dim) */
-    RP_WEIGHT_K_NORM,         /* (head_dim) */
+    RP_WEIGHT_Q_NORM,         /* (head_dim), or (heads * head_dim): enum rp_qk_norm */
+    RP_WEIGHT_K_NORM,         /* (head_dim), or (kv_heads * head_dim) */
     RP_WEIGHT_O,              /* matrix (hidden, heads * head_dim) */
     RP_WEIGHT_O_BIAS,         /* (hidden) */
     RP_WEIGHT_ATTN_POST_NORM, /* (hidden): norm of attention's output before it is added */
     RP_WEIGHT_MLP_NORM,       /* (hidden) */
+    RP_WEIGHT_MLP_NORM_BIAS,  /* (hidden) */
     RP_WEIGHT_GATE_UP,        /* matrix (2 * intermediate, hidden): gate rows, then up rows */
     RP_WEIGHT_GATE_UP_BIAS,   /* (2 * intermediate) */
     RP_WEIGHT_DOWN,           /* matrix (hidden, intermediate) */

@@ -7,18 +7,37 @@
 
 #include "model/model.h"
 
+/* How the rows of a tensor lie in memory, where this is not their order in the file:
+ *   pairs    RoPE rotates pairs (2i, 2i + 1) of the file's rows, (i, i + pairs / 2) of ours: the even
+ *            rows of each head's first `pairs` ones come before the odd ones
+ *   group    q, k and v of each KV head lie together: `group` heads of q, one of k, one of v
+ * Both 0: the order of the file. */
+struct rp_row_order {
+    uint32_t head_dim, pairs, group, kv_heads;
+};
+
+static inline bool rp_row_order_is_plain(const struct rp_row_order *order) {
+    return order->pairs == 0 && order->group == 0;
+}
+
+uint32_t rp_row_order_place(const struct rp_row_order *order, uint32_t row);
+
 struct rp_weight_part {
     char name[96]; /* model.layers.3.self_attn.q_proj.weight */
     struct rp_weight *weight;
     uint32_t row_begin;  /* first row of the matrix, or element of the vector */
     uint32_t rows, cols; /* of the tensor; a vector has cols 0 */
     bool quantized;      /* 8 bits in the checkpoint, with a tensor of scales beside it */
+    struct rp_row_order order;
 };
 
 /* Calls `visit` for every part, in the order of the network, until one returns another status than
  * RP_OK, which is returned. A tied head is no part. */
 int rp_weight_parts(const struct rp_model *model,
                     int (*visit)(void *ctx, const struct rp_weight_part *part), void *ctx);
+
+/* Whether one tensor of the checkpoint holds all rows of the role: q, k and v, or gate and up. */
+bool rp_weight_is_fused(const struct rp_model_config *config, enum rp_weight_role role);
 
 /* Creates the table with shapes; nothing else is allocated. dtype is F32 or BF16; with BF16, 8-bit
  * weights of the checkpoint stay 8 bits in memory. */

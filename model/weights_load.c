@@ -1,10 +1,12 @@
 /* rp_model_open: every tensor of a checkpoint is checked, and the vectors are read. */
 #include "base/log.h"
 #include "base/memory.h"
+#include "model/family.h"
 #include "model/safetensors.h"
 #include "model/weights_internal.h"
 #include "text/json_file.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct loader {
@@ -21,10 +23,17 @@ static int missing(const struct loader *loader, const struct rp_weight_part *par
                               loader->files->shard_count == 1 ? loader->files->shards[0].name
                                                               : RP_SAFETENSORS_INDEX,
                               part->name);
-    if (rp_weight_is_matrix(part->weight) && strcmp(part->name, "lm_head.weight") == 0)
+    if (rp_weight_is_matrix(part->weight) && part->weight->role == RP_WEIGHT_HEAD)
         rp_error_hint(loader->err, "if the output layer is the embedding, config.json must say "
                                    "\"tie_word_embeddings\": true");
     return status;
+}
+
+/* Cohere's norms of q and k: (heads, head_dim) in the file. */
+static bool is_by_heads(const struct rp_model_config *config, const struct rp_weight_part *part,
+                        const struct rp_safetensor *tensor) {
+    return config->qk_norm == RP_QK_NORM_EACH_HEAD && tensor->rank == 2 &&
+           (part->weight->role == RP_WEIGHT_Q_NORM || part->weight->role == RP_WEIGHT_K_NORM);
 }
 
 /* The tensor is there, has the shape that the configuration implies, and a type that we convert. */
@@ -36,6 +45,11 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
     const char *file = rp_safetensors_file(loader->files, tensor);
     uint64_t expected[2] = {part->rows, part->cols};
     uint32_t rank = rp_weight_is_matrix(part->weight) ? 2 : 1;
+    if (rank == 1 && is_by_heads(loader->config, part, tensor)) {
+        rank = 2;
+        expected[0] = part->rows / loader->config->head_dim;
+        expected[1] = loader->config->head_dim;
+    }
     if (tensor->rank != rank || memcmp(tensor->shape, expected, rank * sizeof expected[0]) != 0) {
         char has[128], wants[64];
         return rp_error_set(loader->err, RP_STATUS_FORMAT,
@@ -85,7 +99,7 @@ static bool is_known_extra(const struct rp_model_config *config, const char *nam
         return true;
     if (config->quant.static_input && ends_in(name, ".input_scale"))
         return true;
-    return config->tied && strcmp(name, "lm_head.weight") == 0;
+    return config->tied && strcmp(name, rp_family_head_name(rp_model_family(config->family))) == 0;
 }
 
 static void log_extras(const struct loader *loader) {
@@ -119,8 +133,10 @@ static void log_extras(const struct loader *loader) {
  * dropped silently. The staging buffer holds a piece of each tensor. */
 static int check_tied_head(const struct loader *loader) {
     const struct rp_safetensors *files = loader->files;
-    const struct rp_safetensor *head = rp_safetensors_find(files, "lm_head.weight");
-    const struct rp_safetensor *embed = rp_safetensors_find(files, "model.embed_tokens.weight");
+    const struct rp_model_family *family = rp_model_family(loader->config->family);
+    const char *head_name = rp_family_head_name(family), *embed_name = rp_family_embed_name(family);
+    const struct rp_safetensor *head = rp_safetensors_find(files, head_name);
+    const struct rp_safetensor *embed = rp_safetensors_find(files, embed_name);
     if (!loader->config->tied || !head || !embed)
         return RP_OK;
     size_t half = RP_WEIGHT_STAGING_BYTES / 2;
@@ -136,16 +152,35 @@ static int check_tied_head(const struct loader *loader) {
         same = memcmp(loader->staging, other, bytes) == 0;
     }
     if (same) {
-        rp_log(RP_LOG_WARN, "model: lm_head.weight equals the tied embedding, which is used");
+        rp_log(RP_LOG_WARN, "model: %s equals the tied embedding, which is used", head_name);
         return RP_OK;
     }
     int status = rp_error_set(loader->err, RP_STATUS_FORMAT,
-                              "%s: tensor lm_head.weight differs from model.embed_tokens.weight, "
-                              "but the configuration ties them",
-                              rp_safetensors_file(files, head));
-    rp_error_hint(loader->err, "if lm_head.weight is right, config.json must say "
+                              "%s: tensor %s differs from %s, but the configuration ties them",
+                              rp_safetensors_file(files, head), head_name, embed_name);
+    rp_error_hint(loader->err, "if the output layer is right, config.json must say "
                                "\"tie_word_embeddings\": false; or else remove the tensor");
     return status;
+}
+
+/* A bias in the files that the configuration switches off would be dropped silently. */
+static int check_unused_biases(const struct loader *loader, const struct rp_model *model) {
+    const struct rp_model_family *family = rp_model_family(loader->config->family);
+    char name[96];
+    for (uint32_t layer = 0; layer < loader->config->layers; layer++)
+        for (uint32_t i = 0; i < family->tensor_count; i++) {
+            const struct rp_tensor_rule *rule = &family->tensors[i];
+            if (!ends_in(rule->name, ".bias") || rp_model_weight(model, rule->role, layer))
+                continue;
+            snprintf(name, sizeof name, "model.layers.%u.%s", layer, rule->name);
+            const struct rp_safetensor *tensor = rp_safetensors_find(loader->files, name);
+            if (tensor)
+                return rp_error_set(loader->err, RP_STATUS_FORMAT,
+                                    "%s: tensor %s is there, but config.json says that there is no "
+                                    "such bias",
+                                    rp_safetensors_file(loader->files, tensor), name);
+        }
+    return RP_OK;
 }
 
 static int read_vector(void *ctx, const struct rp_weight_part *part) {
@@ -161,6 +196,8 @@ static int check_all(struct loader *loader) {
     if (status != RP_OK)
         return status;
     status = rp_weight_parts(&shapes, check_part, loader);
+    if (status == RP_OK)
+        status = check_unused_biases(loader, &shapes);
     rp_model_deinit(&shapes);
     if (status == RP_OK)
         status = check_tied_head(loader);

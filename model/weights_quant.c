@@ -156,6 +156,11 @@ int rp_weight_quant_check(const struct rp_safetensors *files, const struct rp_mo
                             "tensor %s: asymmetric weights (zero points) are not supported, "
                             "symmetric ones are",
                             name);
+    if (quant->scales == RP_SCALE_BLOCK_128 && !rp_row_order_is_plain(&part->order))
+        return refuse(files, tensor, RP_STATUS_UNSUPPORTED,
+                      "has scales per block of 128 x 128, but its rows are brought into another "
+                      "order at load: scales per tensor or channel work",
+                      err);
     /* A fused matrix has whole blocks of each part. */
     if (quant->scales == RP_SCALE_BLOCK_128 &&
         (part->row_begin % BLOCK != 0 ||

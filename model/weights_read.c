@@ -5,6 +5,7 @@
 #include "model/weights_internal.h"
 
 #include <math.h>
+#include <string.h>
 
 static uint32_t element_bytes(const struct rp_safetensor *tensor) {
     return tensor->type == RP_SAFETENSOR_F32 ? 4 : 2;
@@ -52,10 +53,11 @@ static int read_values(const struct rp_safetensors *files, const struct rp_safet
     return RP_OK;
 }
 
-/* Whole rows through the staging buffer, quantized from there; f16 by way of f32. */
+/* Whole rows through the staging buffer, quantized from there to rows of the matrix from `to` on; f16
+ * by way of f32. */
 static int quantize_rows(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
                          const struct rp_weight_part *part, uint32_t first, uint32_t count,
-                         unsigned char *staging, struct rp_error *err) {
+                         uint32_t to, unsigned char *staging, struct rp_error *err) {
     struct rp_matrix *matrix = &part->weight->matrix;
     size_t row_bytes = (size_t)part->cols * element_bytes(tensor), bad;
     size_t piece_rows = RP_MAX(RP_WEIGHT_STAGING_BYTES / row_bytes, (size_t)1);
@@ -69,7 +71,7 @@ static int quantize_rows(const struct rp_safetensors *files, const struct rp_saf
         half && !values ? rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory") : RP_OK;
     for (size_t row = first; status == RP_OK && row < (size_t)first + count; row += piece_rows) {
         size_t rows = RP_MIN(piece_rows, (size_t)first + count - row);
-        size_t at = part->row_begin + row;
+        size_t at = to + (row - first);
         status =
             rp_safetensors_read(files, tensor, row * row_bytes, staging, rows * row_bytes, err);
         if (status != RP_OK)
@@ -91,19 +93,72 @@ static int quantize_rows(const struct rp_safetensors *files, const struct rp_saf
     return status;
 }
 
+/* Tensor rows [row, row + rows) to rows of the matrix from `to` on. */
+static int read_rows(const struct rp_safetensors *files, const struct rp_weight_part *part,
+                     uint32_t row, uint32_t rows, uint32_t to, unsigned char *staging,
+                     struct rp_error *err) {
+    const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
+    struct rp_matrix *matrix = &part->weight->matrix;
+    if (rp_dtype_bytes(matrix->dtype) == 1)
+        return quantize_rows(files, tensor, part, row, rows, to, staging, err);
+    size_t at = (size_t)to * part->cols;
+    return read_values(files, tensor, (size_t)row * part->cols, (size_t)rows * part->cols,
+                       (unsigned char *)matrix->data + at * rp_dtype_bytes(matrix->dtype),
+                       matrix->dtype, staging, err);
+}
+
+/* Brings the rows of a part that was read whole, and their scales, into our order. */
+static int reorder_rows(const struct rp_weight_part *part, struct rp_error *err) {
+    struct rp_matrix *matrix = &part->weight->matrix;
+    size_t row_bytes = (size_t)part->cols * rp_dtype_bytes(matrix->dtype);
+    unsigned char *rows = (unsigned char *)matrix->data + part->row_begin * row_bytes;
+    float *scales = matrix->scales ? (float *)(uintptr_t)matrix->scales + part->row_begin : NULL;
+    unsigned char *copy = rp_alloc(part->rows * row_bytes);
+    float *scales_copy = scales ? rp_alloc(part->rows * sizeof *scales) : NULL;
+    bool ok = copy && (!scales || scales_copy);
+    if (ok) {
+        memcpy(copy, rows, part->rows * row_bytes);
+        if (scales)
+            memcpy(scales_copy, scales, part->rows * sizeof *scales);
+        for (uint32_t row = 0; row < part->rows; row++) {
+            uint32_t place = rp_row_order_place(&part->order, row);
+            memcpy(rows + place * row_bytes, copy + row * row_bytes, row_bytes);
+            if (scales)
+                scales[place] = scales_copy[row];
+        }
+    }
+    rp_free(copy);
+    rp_free(scales_copy);
+    return ok ? RP_OK : rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
+}
+
 int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_model_config *config,
                         const struct rp_weight_part *part, uint32_t row, uint32_t rows,
                         unsigned char *staging, struct rp_error *err) {
-    const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
-    struct rp_matrix *matrix = &part->weight->matrix;
-    if (part->quantized)
-        return rp_weight_quant_load(files, config, part, staging, RP_WEIGHT_STAGING_BYTES, err);
-    if (rp_dtype_bytes(matrix->dtype) == 1)
-        return quantize_rows(files, tensor, part, row, rows, staging, err);
-    size_t first = (size_t)row * part->cols, at = (size_t)part->row_begin * part->cols + first;
-    return read_values(files, tensor, first, (size_t)rows * part->cols,
-                       (unsigned char *)matrix->data + at * rp_dtype_bytes(matrix->dtype),
-                       matrix->dtype, staging, err);
+    bool plain = rp_row_order_is_plain(&part->order);
+    int status = RP_OK;
+    if (part->quantized) {
+        status = rp_weight_quant_load(files, config, part, staging, RP_WEIGHT_STAGING_BYTES, err);
+        return status == RP_OK && !plain ? reorder_rows(part, err) : status;
+    }
+    if (plain)
+        return read_rows(files, part, row, rows, part->row_begin + row, staging, err);
+    for (uint32_t i = row; i < row + rows && status == RP_OK; i++)
+        status = read_rows(files, part, i, 1, part->row_begin + rp_row_order_place(&part->order, i),
+                           staging, err);
+    return status;
+}
+
+static int reorder_vector(const struct rp_weight_part *part, struct rp_error *err) {
+    float *values = part->weight->vector + part->row_begin;
+    float *copy = rp_alloc(part->rows * sizeof *copy);
+    if (!copy)
+        return rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
+    memcpy(copy, values, part->rows * sizeof *copy);
+    for (uint32_t i = 0; i < part->rows; i++)
+        values[rp_row_order_place(&part->order, i)] = copy[i];
+    rp_free(copy);
+    return RP_OK;
 }
 
 int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_weight_part *part,
@@ -117,5 +172,7 @@ int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_we
             status = rp_error_set(err, RP_STATUS_FORMAT, "%s: tensor %s: element %u is %s",
                                   rp_safetensors_file(files, tensor), part->name, i,
                                   isnan(values[i]) ? "not a number" : "infinite");
+    if (status == RP_OK && !rp_row_order_is_plain(&part->order))
+        status = reorder_vector(part, err);
     return status;
 }

@@ -28,6 +28,9 @@ static struct shape shape_of(const struct rp_model_config *config, enum rp_weigh
     uint32_t hidden = config->hidden, inner = config->intermediate;
     uint32_t q_rows = config->heads * config->head_dim;
     uint32_t qkv_rows = q_rows + 2 * config->kv_heads * config->head_dim;
+    uint32_t norm_heads =
+        config->qk_norm == RP_QK_NORM_WHOLE || config->qk_norm == RP_QK_NORM_EACH_HEAD ? UINT32_MAX
+                                                                                       : 1;
     switch (role) {
     case RP_WEIGHT_EMBED:
         return (struct shape){config->vocab, hidden, RP_SHARD_ROWS, -1};
@@ -46,8 +49,20 @@ static struct shape shape_of(const struct rp_model_config *config, enum rp_weigh
     case RP_WEIGHT_GATE_UP_BIAS:
         return vector_if(config->mlp_bias, 2 * inner, RP_SHARD_ROWS);
     case RP_WEIGHT_Q_NORM:
+        return vector_if(config->qk_norm, RP_MIN(norm_heads, config->heads) * config->head_dim,
+                         RP_SHARD_NONE);
     case RP_WEIGHT_K_NORM:
-        return vector_if(config->qk_norm, config->head_dim, RP_SHARD_NONE);
+        return vector_if(config->qk_norm, RP_MIN(norm_heads, config->kv_heads) * config->head_dim,
+                         RP_SHARD_NONE);
+    case RP_WEIGHT_ATTN_NORM:
+        return vector_if(!config->no_pre_norms, hidden, RP_SHARD_NONE);
+    case RP_WEIGHT_MLP_NORM:
+        return vector_if(!config->no_pre_norms && !config->parallel, hidden, RP_SHARD_NONE);
+    case RP_WEIGHT_FINAL_NORM_BIAS:
+    case RP_WEIGHT_ATTN_NORM_BIAS:
+        return vector_if(config->norm_bias, hidden, RP_SHARD_NONE);
+    case RP_WEIGHT_MLP_NORM_BIAS:
+        return vector_if(config->norm_bias && !config->parallel, hidden, RP_SHARD_NONE);
     case RP_WEIGHT_O_BIAS:
         return vector_if(config->o_bias, hidden, RP_SHARD_NONE);
     case RP_WEIGHT_DOWN_BIAS:
@@ -105,8 +120,8 @@ static void add_weight(struct rp_model *model, enum rp_weight_role role, uint32_
 
 int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                         struct rp_model *out_model, struct rp_error *err) {
-    static const enum rp_weight_role outside[] = {RP_WEIGHT_FINAL_NORM, RP_WEIGHT_HEAD,
-                                                  RP_WEIGHT_EMBED};
+    static const enum rp_weight_role outside[] = {RP_WEIGHT_FINAL_NORM, RP_WEIGHT_FINAL_NORM_BIAS,
+                                                  RP_WEIGHT_HEAD, RP_WEIGHT_EMBED};
     struct rp_model model;
     memset(&model, 0, sizeof model);
     model.config = *config;
@@ -167,10 +182,60 @@ static void set_span(const struct rp_model_config *config, enum rp_weight_span s
         [RP_SPAN_V] = {q_rows + kv_rows, kv_rows},
         [RP_SPAN_GATE] = {0, inner},
         [RP_SPAN_UP] = {inner, inner},
+        [RP_SPAN_EACH_HEAD] = {0, config->head_dim},
     };
     part->row_begin = spans[span].begin;
     part->rows = spans[span].rows;
     part->cols = weight->matrix.cols;
+}
+
+uint32_t rp_row_order_place(const struct rp_row_order *order, uint32_t row) {
+    uint32_t dim = order->head_dim, head = row / dim, i = row % dim;
+    if (order->group) {
+        uint32_t set = head / (order->group + 2), at = head % (order->group + 2);
+        uint32_t heads = order->group * order->kv_heads;
+        head = at < order->group    ? set * order->group + at
+               : at == order->group ? heads + set
+                                    : heads + order->kv_heads + set;
+    }
+    if (i < order->pairs)
+        i = i / 2 + i % 2 * (order->pairs / 2);
+    return head * dim + i;
+}
+
+static void set_order(const struct rp_model_config *config, const struct rp_tensor_rule *rule,
+                      struct rp_weight_part *part) {
+    enum rp_qkv_order order = rp_model_family(config->family)->qkv_order;
+    bool qkv = rule->role == RP_WEIGHT_QKV || rule->role == RP_WEIGHT_QKV_BIAS;
+    bool norm = rule->role == RP_WEIGHT_Q_NORM || rule->role == RP_WEIGHT_K_NORM;
+    part->order.head_dim = config->head_dim;
+    if (order == RP_QKV_PAIRS && (norm || (qkv && rule->span != RP_SPAN_V)))
+        part->order.pairs = config->rope.rotary_dim ? config->rope.rotary_dim : config->head_dim;
+    if (order == RP_QKV_GROUPS && qkv) {
+        part->order.group = config->heads / config->kv_heads;
+        part->order.kv_heads = config->kv_heads;
+    }
+}
+
+bool rp_weight_is_fused(const struct rp_model_config *config, enum rp_weight_role role) {
+    const struct rp_model_family *family = rp_model_family(config->family);
+    for (uint32_t i = 0; i < family->tensor_count; i++)
+        if (family->tensors[i].role == role && family->tensors[i].span == RP_SPAN_ALL)
+            return true;
+    return false;
+}
+
+/* `rule_name` after the layer's prefix, its '*' replaced by the number of a head. */
+static void set_name(struct rp_weight_part *part, const char *rule_name, uint32_t layer,
+                     uint32_t head) {
+    const char *star = strchr(rule_name, '*');
+    char prefix[32] = "", number[12];
+    if (layer != RP_LAYER_NONE)
+        snprintf(prefix, sizeof prefix, "model.layers.%u.", layer);
+    snprintf(number, sizeof number, "%u", head);
+    snprintf(part->name, sizeof part->name, "%s%.*s%s%s", prefix,
+             star ? (int)(star - rule_name) : (int)strlen(rule_name), rule_name, star ? number : "",
+             star ? star + 1 : "");
 }
 
 static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rule *rule,
@@ -184,23 +249,28 @@ static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rul
     set_span(&model->config, rule->span, &part);
     part.quantized = rp_weight_is_matrix(part.weight) &&
                      is_quantized(&model->config, rule->role, part.weight->layer);
-    if (layer == RP_LAYER_NONE)
-        snprintf(part.name, sizeof part.name, "%s", rule->name);
-    else
-        snprintf(part.name, sizeof part.name, "model.layers.%u.%s", layer, rule->name);
-    return visit(ctx, &part);
+    set_order(&model->config, rule, &part);
+    uint32_t heads = rule->span == RP_SPAN_EACH_HEAD ? part.weight->length / part.rows : 1;
+    int status = RP_OK;
+    for (uint32_t head = 0; head < heads && status == RP_OK; head++) {
+        set_name(&part, rule->name, layer, head);
+        status = visit(ctx, &part);
+        part.row_begin += part.rows;
+    }
+    return status;
 }
 
 int rp_weight_parts(const struct rp_model *model,
                     int (*visit)(void *ctx, const struct rp_weight_part *part), void *ctx) {
-    static const struct rp_tensor_rule first[] = {
-        {RP_WEIGHT_EMBED, RP_SPAN_ALL, "model.embed_tokens.weight"},
-    };
-    static const struct rp_tensor_rule last[] = {
-        {RP_WEIGHT_FINAL_NORM, RP_SPAN_ALL, "model.norm.weight"},
-        {RP_WEIGHT_HEAD, RP_SPAN_ALL, "lm_head.weight"},
-    };
     const struct rp_model_family *family = rp_model_family(model->config.family);
+    const struct rp_tensor_rule first[] = {
+        {RP_WEIGHT_EMBED, RP_SPAN_ALL, rp_family_embed_name(family)},
+    };
+    const struct rp_tensor_rule last[] = {
+        {RP_WEIGHT_FINAL_NORM, RP_SPAN_ALL, "model.norm.weight"},
+        {RP_WEIGHT_FINAL_NORM_BIAS, RP_SPAN_ALL, "model.norm.bias"},
+        {RP_WEIGHT_HEAD, RP_SPAN_ALL, rp_family_head_name(family)},
+    };
     int status = visit_tensor(model, &first[0], RP_LAYER_NONE, visit, ctx);
     for (uint32_t layer = 0; layer < model->config.layers; layer++)
         for (uint32_t i = 0; i < family->tensor_count && status == RP_OK; i++)
@@ -228,12 +298,24 @@ int rp_weights_allocate_matrix(struct rp_matrix *matrix) {
     return matrix->data && (scales == 0 || matrix->scales) ? RP_OK : RP_STATUS_NO_MEMORY;
 }
 
+/* false: no memory. */
+static bool make_rope_table(const struct rp_model *model, const struct rp_rope *rope, float **out) {
+    size_t bytes, row = 2 * rp_rope_pairs(rope, model->config.head_dim) * sizeof(float);
+    if (rope->theta == 0)
+        return true;
+    *out = rp_mul_overflow(model->rope_positions, row, &bytes)
+               ? NULL
+               : rp_alloc_aligned(bytes, WEIGHT_ALIGN);
+    if (*out)
+        rp_rope_table_fill(rope, model->config.head_dim, model->rope_positions, *out);
+    return *out != NULL;
+}
+
 int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,
                                 struct rp_error *err) {
     const struct rp_model_config *config = &model->config;
-    size_t table_bytes;
     uint32_t positions = position_count ? position_count : config->max_position;
-    bool ok = !rp_mul_overflow(positions, config->head_dim * sizeof(float), &table_bytes);
+    bool ok = true;
     for (uint32_t i = 0; i < model->weights.count && ok; i++) {
         struct rp_weight *weight = &model->weights.entries[i];
         if (rp_weight_is_matrix(weight))
@@ -241,12 +323,18 @@ int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,
         weight->vector = rp_alloc_aligned(weight->length * sizeof(float), WEIGHT_ALIGN);
         ok = weight->vector != NULL;
     }
-    if (ok)
-        model->rope_table = rp_alloc_aligned(table_bytes, WEIGHT_ALIGN);
-    if (!model->rope_table)
-        return rp_weights_no_memory(model, err);
     model->rope_positions = positions;
-    rp_rope_table_fill(config, positions, model->rope_table);
+    ok = ok && make_rope_table(model, &config->rope, &model->rope_table) &&
+         make_rope_table(model, &config->local_rope, &model->local_rope_table);
+    if (ok && config->q_scale_beta != 0) {
+        model->q_scale_table = rp_alloc_aligned(positions * sizeof(float), WEIGHT_ALIGN);
+        ok = model->q_scale_table != NULL;
+    }
+    if (!ok)
+        return rp_weights_no_memory(model, err);
+    if (model->q_scale_table)
+        rp_q_scale_table_fill(config->q_scale_beta, config->rope.original_max_position, positions,
+                              model->q_scale_table);
     return RP_OK;
 }
 
@@ -260,6 +348,8 @@ void rp_model_deinit(struct rp_model *model) {
     rp_free(model->weights.entries);
     rp_free(model->weights.index);
     rp_free_aligned(model->rope_table);
+    rp_free_aligned(model->local_rope_table);
+    rp_free_aligned(model->q_scale_table);
     memset(model, 0, sizeof *model);
 }
 

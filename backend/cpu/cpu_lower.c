@@ -93,9 +93,11 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
     union {
         struct rp_embed_args embed;
         struct rp_norm_args norm;
+        struct rp_layer_norm_args layer_norm;
         struct rp_rope_args rope;
         struct rp_kv_write_args kv;
         struct rp_add_args add;
+        struct rp_scale_args scale;
         struct rp_gather_args gather;
     } *args = new_args(low, sizeof *args);
     if (!args)
@@ -121,6 +123,26 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
                                            op->u.norm.group,
                                            op->u.norm.eps,
                                            op->u.norm.weight_offset};
+        break;
+    case RP_OP_LAYER_NORM:
+        *out_run = fast->layer_norm;
+        args->layer_norm = (struct rp_layer_norm_args){in0,
+                                                       out,
+                                                       op->vector,
+                                                       op->bias,
+                                                       op->in[0].cols,
+                                                       op->u.layer_norm.group,
+                                                       op->u.layer_norm.eps};
+        break;
+    case RP_OP_SCALE:
+        *out_run = fast->scale;
+        args->scale = (struct rp_scale_args){*step,
+                                             in0,
+                                             out,
+                                             op->table,
+                                             op->out.cols,
+                                             op->u.scale.position_count,
+                                             op->u.scale.factor};
         break;
     case RP_OP_ROPE:
         *out_run = fast->rope;
@@ -384,6 +406,8 @@ static const char *refuse_add(const struct rp_fuse_input *input, const struct rp
     X(GATHER_ROWS, "gather_rows", emit_rows)                                                       \
     X(ALLREDUCE, "allreduce", emit_rows)                                                           \
     X(SOFT_CAP, "soft_cap", emit_cols)                                                             \
+    X(SCALE, "scale", emit_rows)                                                                   \
+    X(LAYER_NORM, "layer_norm", emit_rows)                                                         \
     X(SAMPLE, "sample", emit_sample)
 
 enum fusion {
@@ -407,11 +431,15 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
                       .steps = {{RP_OP_LINEAR, 0}, {RP_OP_ACTIVATION, 0}},
                       .refuses = refuse_gated},
     /* A worker's rows need no other worker's, so no barrier is needed between these. */
-    [ROW_CHAIN] =
-        {.name = "row_chain",
-         .form = RP_FUSION_ROWS,
-         .step_count = 4,
-         .steps = {{RP_OP_NORM, 0}, {RP_OP_ROPE, 0}, {RP_OP_KV_WRITE, 0}, {RP_OP_ADD, 0}}},
+    [ROW_CHAIN] = {.name = "row_chain",
+                   .form = RP_FUSION_ROWS,
+                   .step_count = 6,
+                   .steps = {{RP_OP_NORM, 0},
+                             {RP_OP_LAYER_NORM, 0},
+                             {RP_OP_ROPE, 0},
+                             {RP_OP_KV_WRITE, 0},
+                             {RP_OP_SCALE, 0},
+                             {RP_OP_ADD, 0}}},
 #define X(op, text, emit) [op] = {.name = text, .step_count = 1, .steps = {{RP_OP_##op, 0}}},
     ONE_STEP_MAP(X)
 #undef X

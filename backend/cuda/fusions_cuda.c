@@ -171,6 +171,8 @@ static int emit_allreduce(struct lowering *low, const struct rp_fused_op *fused)
     X(GATHER_ROWS, "gather_rows", 0, rp_lower_gather)                                              \
     X(ALLREDUCE, "allreduce", 0, emit_allreduce)                                                   \
     X(SOFT_CAP, "soft_cap", 0, rp_lower_soft_cap)                                                  \
+    X(SCALE, "scale", 0, rp_lower_scale)                                                           \
+    X(LAYER_NORM, "layer_norm", 0, rp_lower_layer_norm)                                            \
     X(SAMPLE, "sample", 0, rp_lower_sample)
 
 enum fusion {

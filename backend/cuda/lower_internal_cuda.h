@@ -151,5 +151,7 @@ int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_add(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_gather(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_soft_cap(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_scale(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_layer_norm(struct lowering *low, const struct rp_fused_op *fused);
 
 #endif

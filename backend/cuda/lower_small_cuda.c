@@ -1,4 +1,5 @@
-/* lower_small_cuda.c - embed, norm, rope, activation, add, gather, soft_cap, and their fusions. */
+/* lower_small_cuda.c - embed, norm, layer_norm, rope, activation, add, scale, gather, soft_cap, and
+ * their fusions. */
 #include "backend/cuda/lower_internal_cuda.h"
 
 int rp_lower_embed(struct lowering *low, const struct rp_fused_op *fused) {
@@ -85,6 +86,36 @@ int rp_lower_soft_cap(struct lowering *low, const struct rp_fused_op *fused) {
     struct rp_soft_cap_cuda args = {rows_of(low, op), values_of(low, &op->in[0]),
                                     values_of(low, &op->out), op->out.cols, op->u.soft_cap.cap};
     return ADD_LAUNCH(low, fused, "soft_cap", rp_soft_cap_cuda_run, args);
+}
+
+int rp_lower_scale(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    struct rp_scale_cuda args = {.rows = rows_of(low, op),
+                                 .in = values_of(low, &op->in[0]),
+                                 .out = values_of(low, &op->out),
+                                 .cols = op->out.cols,
+                                 .position_count = op->u.scale.position_count,
+                                 .factor = op->u.scale.factor};
+    int status = constant_of(low, op->table, args.position_count, &args.table);
+    if (status != RP_OK)
+        return status;
+    return ADD_LAUNCH(low, fused, "scale", rp_scale_cuda_run, args);
+}
+
+int rp_lower_layer_norm(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    struct rp_layer_norm_cuda args = {.rows = rows_of(low, op),
+                                      .in = values_of(low, &op->in[0]),
+                                      .out = values_of(low, &op->out),
+                                      .cols = op->out.cols,
+                                      .group = op->u.layer_norm.group,
+                                      .eps = op->u.layer_norm.eps};
+    int status = constant_of(low, op->vector, args.cols, &args.weight);
+    if (status == RP_OK)
+        status = constant_of(low, op->bias, args.cols, &args.bias);
+    if (status != RP_OK)
+        return status;
+    return ADD_LAUNCH(low, fused, "layer_norm", rp_layer_norm_cuda_run, args);
 }
 
 int rp_lower_gather(struct lowering *low, const struct rp_fused_op *fused) {

@@ -174,6 +174,7 @@ static struct rp_grammar_entry *insert(struct rp_grammar_service *service, uint6
                                            .kind = spec->kind,
                                            .source = source,
                                            .len = spec->len,
+                                           .serial = ++service->serials,
                                            .next = service->entries};
         if (spec->len)
             memcpy(source, spec->source, spec->len);

@@ -28,6 +28,9 @@ struct rp_grammar_row {
     uint32_t min_tokens, stop_count;
     int32_t stop_ids[RP_STOP_IDS_MAX];
     uint32_t words;
+    /* From min_tokens on its masks follow from the grammar's states alone, or from them and the end
+     * ids being removed (ignore_eos): part of their keys. */
+    bool shared, without_ends;
     const uint32_t *allowed; /* after the mask; NULL: all */
     uint32_t mask[];
 };
@@ -48,6 +51,15 @@ static bool ends_request(const struct rp_grammar_row *row, int32_t id) {
         if (row->stop_ids[i] == id)
             return true;
     return false;
+}
+
+/* How many of the model's end ids end the request. */
+static uint32_t count_ends(const struct rp_grammar_row *row) {
+    const struct rp_grammar_config *config = &row->service->config;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < config->end_count; i++)
+        count += ends_request(row, config->end_ids[i]);
+    return count;
 }
 
 /* The grammar's mask less what the request does not allow now; end ids that would not end the
@@ -77,6 +89,10 @@ static enum rp_grammar_row_status make_mask(struct rp_grammar_row *row) {
         status = rp_matcher_advance(matcher, row->state, (uint32_t)row->token, &row->state);
     if (status == RP_OK)
         status = rp_matcher_mask(matcher, row->state, row->mask, RP_MASK_FUEL);
+    bool shared = row->shared && row->index >= row->min_tokens;
+    row->hold.key =
+        shared ? (uint64_t)row->entry->serial << 33 | (uint64_t)row->without_ends << 32 | row->state
+               : 0;
     if (status == RP_OK)
         return settle(row);
     return status == RP_STATUS_NO_MEMORY ? RP_GRAMMAR_ROW_NO_MEMORY
@@ -194,6 +210,9 @@ struct rp_grammar_row *rp_grammar_row_open(struct rp_grammar_service *service,
         row->allowed = row->mask + words;
     }
     row->hold.allowed = row->mask;
+    uint32_t ends = count_ends(row);
+    row->without_ends = ends == 0;
+    row->shared = !row->allowed && (ends == 0 || ends == service->config.end_count);
     pthread_mutex_lock(&service->lock);
     row->entry = entry;
     entry->users++;

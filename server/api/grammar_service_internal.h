@@ -26,6 +26,7 @@ struct rp_grammar_entry {
     char *source;
     size_t len;
     uint32_t users;
+    uint32_t serial; /* from 1 on: no other grammar of this server has it */
 };
 
 struct rp_grammar_service {
@@ -35,7 +36,7 @@ struct rp_grammar_service {
 
     pthread_mutex_t lock; /* entries and their metrics */
     struct rp_grammar_entry *entries;
-    uint32_t entry_count;
+    uint32_t entry_count, serials;
     uint64_t uses;
 
     pthread_mutex_t queue_lock; /* what follows, and the rows' queue fields */

@@ -61,7 +61,7 @@ static void print_model(const struct inspection *in, struct rp_buffer *out) {
     rp_buffer_printf(out, "%s%s\n", config->qkv_bias ? ", qkv bias" : "",
                      config->qk_norm ? ", q/k norm" : "");
     rp_buffer_printf(out, "positions      %u, RoPE theta %g\n", config->max_position,
-                     config->rope_theta);
+                     config->rope.theta);
 }
 
 static void print_text(const struct inspection *in, struct rp_buffer *out) {

@@ -263,6 +263,10 @@ static const struct rp_metric_family mask_deadlines =
     COUNTER("reprise_mask_deadlines_total", NULL,
             "Requests that ended because the mask of their next token was not ready in time.");
 
+static const struct rp_metric_family masks_placed =
+    COUNTER("reprise_masks_placed_total", NULL,
+            "Masks of grammars that were copied to the device because it did not have them yet.");
+
 enum { GRAPHS_MAX = 512 };
 
 /* One series per size: buckets with the same tokens and different logit rows are summed. */
@@ -448,6 +452,7 @@ void rp_server_metrics_add_own(struct rp_server_metrics *m, struct rp_registry *
         rp_registry_add(r, &graph_fallbacks, miss_labels[i],
                         &rp_engine_metrics(m->engine)->misses[i]);
     rp_registry_add(r, &mask_deadlines, NULL, &rp_engine_metrics(m->engine)->mask_deadlines);
+    rp_registry_add(r, &masks_placed, NULL, &rp_engine_metrics(m->engine)->masks_placed);
     rp_registry_add_collected(r, &trace_events, collect_events, m);
     rp_registry_add_collected(r, &trace_dropped, collect_dropped, m);
     rp_registry_add_collected(r, &log_dropped, collect_log_dropped, NULL);

@@ -40,7 +40,7 @@ static void open_driver(const struct rp_backend *backend, enum rp_dtype dtype, b
                                           .vocab = VOCAB,
                                           .max_position = 64,
                                           .norm_eps = 1e-5f,
-                                          .rope_theta = 10000.0,
+                                          .rope = {.theta = 10000.0},
                                           .bos_id = RP_ID_NONE,
                                           .tied = tied};
     const struct rp_driver_config config = {.backend = backend,

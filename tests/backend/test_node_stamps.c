@@ -40,7 +40,7 @@ static void open_driver(bool eager, uint32_t threads, uint32_t capacity) {
                                            .vocab = 97,
                                            .max_position = 64,
                                            .norm_eps = 1e-5f,
-                                           .rope_theta = 10000.0,
+                                           .rope = {.theta = 10000.0},
                                            .bos_id = RP_ID_NONE};
     const struct rp_driver_config way = {.slots = 2,
                                          .pages_per_slot = 16,

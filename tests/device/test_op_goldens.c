@@ -140,9 +140,9 @@ static void check_rope(const char *name) {
         longest = RP_MAX(longest, position_ids[i]);
     }
     /* The table of a model that rotates whole heads. */
-    struct rp_model_config model = {.head_dim = rotary, .rope_theta = number("args", "base")};
+    struct rp_rope rope = {.theta = number("args", "base")};
     float *table = rp_alloc((size_t)(longest + 1) * rotary * sizeof *table);
-    rp_rope_table_fill(&model, longest + 1, table);
+    rp_rope_table_fill(&rope, rotary, longest + 1, table);
     struct rp_rope_args args = {.step.positions = position_ids,
                                 .table = table,
                                 .head_dim = head_dim,

@@ -116,6 +116,59 @@ static void test_norm_of_groups_in_place_is_the_norm(void **state) {
     for_all(check_norm_in_place);
 }
 
+static void check_layer_norm(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype) {
+    struct rp_layer_norm_args args = {{in, STRIDE, RP_DTYPE_F32},
+                                      {expect, STRIDE, dtype},
+                                      weight,
+                                      cols % 2 ? other_in : NULL,
+                                      cols,
+                                      cols % 3 ? cols : cols / 3,
+                                      1e-5f};
+    rp_layer_norm_rows(&args, 0, ROWS);
+    /* Against the formula: the reference is written from it. */
+    double sum = 0, squares = 0;
+    for (uint32_t c = 0; c < args.group; c++)
+        sum += (double)in[c];
+    for (uint32_t c = 0; c < args.group; c++)
+        squares += pow((double)in[c] - sum / args.group, 2);
+    double y = ((double)in[0] - sum / args.group) / sqrt(squares / args.group + 1e-5);
+    y = y * (double)weight[0] + (args.bias ? (double)other_in[0] : 0.0);
+    assert_true(fabs((double)value_at(expect, 0, dtype) - y) <= 1e-2 * fabs(y) + 1e-5);
+    args.out.data = got;
+    ops->layer_norm(&args, 0, 1);
+    ops->layer_norm(&args, 1, ROWS);
+    assert_close(dtype, dtype == RP_DTYPE_BF16 ? 0x1p-7 : 1e-5, "layer_norm", cols);
+}
+
+static void test_layer_norm_is_the_formula(void **state) {
+    (void)state;
+    for_all(check_layer_norm);
+}
+
+static void check_scale(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype) {
+    const float table[2] = {1.5f, 0.7f};
+    uint32_t positions[ROWS] = {0, 1, 9}; /* the last one is past the table */
+    struct rp_scale_args args = {.in = {in, STRIDE, RP_DTYPE_F32},
+                                 .out = {expect, STRIDE, dtype},
+                                 .table = cols % 2 ? table : NULL,
+                                 .cols = cols,
+                                 .position_count = 2,
+                                 .factor = 0.3f};
+    args.step.positions = positions;
+    rp_scale_rows(&args, 0, ROWS);
+    if (dtype == RP_DTYPE_F32)
+        assert_true(value_at(expect, 2 * STRIDE, dtype) ==
+                    in[2 * STRIDE] * (cols % 2 ? 0.3f * 0.7f : 0.3f));
+    args.out.data = got;
+    ops->scale(&args, 0, ROWS);
+    assert_close(dtype, 0, "scale", cols);
+}
+
+static void test_scale_gives_the_same_bits(void **state) {
+    (void)state;
+    for_all(check_scale);
+}
+
 static void check_rope(const struct rp_fast_ops *ops, uint32_t cols, enum rp_dtype dtype) {
     static float angles[4 * COLS];
     uint32_t positions[ROWS] = {0, 1, 9}; /* the last one is past the table */
@@ -282,6 +335,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_norm_is_the_norm),
         TEST(test_norm_of_groups_in_place_is_the_norm),
+        TEST(test_layer_norm_is_the_formula),
+        TEST(test_scale_gives_the_same_bits),
         TEST(test_rope_gives_the_same_bits),
         TEST(test_add_gives_the_same_bits),
         TEST(test_activation_is_the_activation),

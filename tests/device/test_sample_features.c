@@ -23,7 +23,8 @@ static struct rp_step_config config = {.slot_count = SLOTS,
                                        .logit_row_capacity = 8,
                                        .edit_capacity = 4,
                                        .prompt_ring_capacity = 32,
-                                       .vocab = VOCAB};
+                                       .vocab = VOCAB,
+                                       .mask_capacity = 3};
 static struct rp_step_view view;
 static unsigned char *state_block, *rings_block;
 static float logits[8][VOCAB + 3], copies[VOCAB];
@@ -207,7 +208,12 @@ static void test_the_longest_bad_word_is_seen_across_the_ring_of_last_tokens(voi
     }
 }
 
-static void test_only_allowed_ids_are_chosen_and_a_new_mask_is_taken_when_told(void **state) {
+static void allow_in_pool(uint32_t mask, uint32_t id) {
+    ((uint32_t *)view.mask_inputs)[mask * rp_mask_words(&config) + id / 32] |= 1u << id % 32;
+}
+
+static void
+test_only_allowed_ids_are_chosen_and_a_mask_of_the_pool_is_taken_when_told(void **state) {
     (void)state;
     slot[RP_SLOT_FEATURES] = RP_FEATURE_ALLOWED;
     allow(76);
@@ -216,10 +222,11 @@ static void test_only_allowed_ids_are_chosen_and_a_new_mask_is_taken_when_told(v
     memset(inputs + RP_SAMPLING_ALLOWED, 0, 4 * rp_mask_words(&config));
     allow(32);
     assert_int_not_equal(sample(), 32); /* the state's mask applies */
-    live->flags |= RP_ROW_ALLOWED;
-    assert_int_equal(sample(), 32);
-    live->flags &= ~(uint32_t)RP_ROW_ALLOWED;
-    assert_int_equal(sample(), 32);
+    allow_in_pool(2, 40);
+    live->flags |= RP_ROW_MASK | 2 << RP_ROW_MASK_SHIFT;
+    assert_int_equal(sample(), 40);
+    live->flags &= RP_ROW_MASK - 1;
+    assert_int_equal(sample(), logits[0][76] > logits[0][31] ? 76 : 31);
 }
 
 static const struct rp_row_result *result_of(uint32_t row) {
@@ -229,15 +236,15 @@ static const struct rp_row_result *result_of(uint32_t row) {
 
 static void test_late_flags_are_read_in_steps_that_have_them(void **state) {
     (void)state;
-    uint32_t entries[RP_STEP_RING_ENTRIES] = {0, 0, RP_ROW_ALLOWED, RP_ROW_WITHHELD};
+    uint32_t entries[RP_STEP_RING_ENTRIES] = {0, 0, RP_ROW_MASK | 1 << RP_ROW_MASK_SHIFT,
+                                              RP_ROW_WITHHELD};
     for (uint64_t step = 0; step < RP_STEP_RING_ENTRIES; step++)
         rp_late_flags(&view, step)[0] = RP_ROW_WITHHELD;
     slot[RP_SLOT_FEATURES] = RP_FEATURE_ALLOWED;
     allow(31);
     assert_int_equal(sample(), 31); /* step 1: ignored without the packet's flag */
     view.counts->flags = RP_PACKET_LATE_FLAGS;
-    memset(inputs + RP_SAMPLING_ALLOWED, 0, 4 * rp_mask_words(&config));
-    allow(32);
+    allow_in_pool(1, 32);
     for (uint64_t step = 0; step < RP_STEP_RING_ENTRIES; step++)
         rp_late_flags(&view, step)[0] = entries[step];
     assert_int_equal(sample(), 32);                               /* step 2 */
@@ -257,8 +264,8 @@ static void test_nothing_left_fails_the_row_and_a_nan_is_never_hidden(void **sta
     slot[RP_SLOT_FEATURES] = RP_FEATURE_ALLOWED;
     assert_int_equal(sample(), -1); /* nothing is allowed */
     slot[RP_SLOT_FINISHED] = 0;
-    live->flags |= RP_ROW_ALLOWED;
-    allow(3);
+    live->flags |= RP_ROW_MASK;
+    allow_in_pool(0, 3);
     logits[0][50] = NAN; /* of an id that is not allowed */
     assert_int_equal(sample(), -1);
 }
@@ -404,7 +411,7 @@ int main(int argc, char **argv) {
         TEST(test_a_bias_is_added_behind_the_penalties),
         TEST(test_bad_words_forbid_their_last_token_where_the_others_were_chosen),
         TEST(test_the_longest_bad_word_is_seen_across_the_ring_of_last_tokens),
-        TEST(test_only_allowed_ids_are_chosen_and_a_new_mask_is_taken_when_told),
+        TEST(test_only_allowed_ids_are_chosen_and_a_mask_of_the_pool_is_taken_when_told),
         TEST(test_late_flags_are_read_in_steps_that_have_them),
         TEST(test_nothing_left_fails_the_row_and_a_nan_is_never_hidden),
         TEST(test_stop_ids_before_min_tokens_do_not_change_what_is_scored),

@@ -16,7 +16,8 @@ enum { DEADLINE_NS = 500, HELD = 4, POLLS = 20 };
 static const struct rp_backend *hold_backend;            /* set by main */
 static struct fixture_answer expected[FIXTURE_REQUESTS]; /* without holds */
 static struct rp_sample_hold hold;
-static uint32_t *mask; /* hold.allowed */
+static uint32_t *mask;     /* hold.allowed */
+static uint32_t mask_keys; /* masks repeat after so many tokens, with keys; 0: never, without */
 static _Atomic uint64_t clock_ns, clock_calls;
 static struct rp_backend counted;
 static uint32_t launches, idle_waits;
@@ -71,13 +72,17 @@ static void end(void) {
 }
 
 /* The only id that the mask of token `index` allows. */
-static uint32_t only_id(uint32_t index) { return (index * 61 + 7) % fixture_model.config.vocab; }
+static uint32_t only_id(uint32_t index) {
+    uint32_t which = mask_keys ? index % mask_keys : index;
+    return (which * 61 + 7) % fixture_model.config.vocab;
+}
 
 /* Releases the tokens up to `index`, with the mask of that one if the hold has masks. */
 static void release_token(uint32_t index) {
     if (mask) {
         memset(mask, 0, RP_CEIL_DIV(fixture_model.config.vocab, 32) * sizeof *mask);
         mask[only_id(index) / 32] |= 1u << only_id(index) % 32;
+        hold.key = mask_keys ? 1 + index % mask_keys : 0;
     }
     atomic_store(&hold.released, index + 1);
     rp_engine_notify(fixture_engine);
@@ -282,11 +287,20 @@ static void check_masks(const struct rp_engine_config *config) {
     assert_int_equal(fixture_answers[HELD].count, FIXTURE_OUTPUT);
     for (uint32_t i = 0; i < FIXTURE_OUTPUT; i++)
         assert_int_equal(fixture_answers[HELD].tokens[i], (int32_t)only_id(i));
+    assert_int_equal(rp_counter_read(&rp_engine_metrics(fixture_engine)->masks_placed),
+                     mask_keys ? mask_keys : FIXTURE_OUTPUT);
 }
 
 static void test_a_mask_written_while_forward_runs_is_obeyed(void **state) {
     (void)state;
     for_configs(0x9, check_masks);
+}
+
+static void test_a_mask_that_the_device_has_is_not_copied_again(void **state) {
+    (void)state;
+    mask_keys = 3;
+    for_configs(0x9, check_masks);
+    mask_keys = 0;
 }
 
 /* A device that fails while a step is held: everything ends with the device's failure. */
@@ -310,6 +324,7 @@ static const struct CMUnitTest hold_tests[] = {
     TEST(test_a_cancelled_request_holds_nobody_up),
     TEST(test_an_engine_can_be_stopped_while_a_step_is_held),
     TEST(test_a_mask_written_while_forward_runs_is_obeyed),
+    TEST(test_a_mask_that_the_device_has_is_not_copied_again),
     TEST(test_a_device_fault_ends_a_held_step),
 #undef TEST
 };

@@ -14,7 +14,9 @@ static void check_config(const struct rp_model_config *config) {
     RP_ASSERT(config->heads && config->kv_heads && config->head_dim && config->vocab);
     RP_ASSERT(config->heads % config->kv_heads == 0 && config->intermediate);
     RP_ASSERT(config->max_position && isfinite(config->norm_eps) && config->norm_eps >= 0);
-    RP_ASSERT(isfinite(config->rope_theta) && config->rope_theta > 0);
+    RP_ASSERT(isfinite(config->rope.theta) && config->rope.theta > 0);
+    RP_ASSERT(isfinite(config->rope.attention_factor) && isfinite(config->q_scale_beta));
+    RP_ASSERT(config->rope.rotary_dim <= config->head_dim && config->rope.rotary_dim % 2 == 0);
     RP_ASSERT(config->eos_count <= RP_EOS_IDS_MAX);
     RP_ASSERT(!isinf(config->default_temperature) && !isinf(config->default_top_p));
 }

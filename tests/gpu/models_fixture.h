@@ -60,6 +60,18 @@ static const struct model_case model_cases[] = {
     {"gemma2 bf16 256", RP_FAMILY_GEMMA2, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 256, 320, 40,
      .tied = true},
     {"gemma2 f32 24", RP_FAMILY_GEMMA2, RP_DTYPE_F32, 120, 200, 3, 3, 1, 24, 131, 7, .tied = true},
+    {"granite bf16 64", RP_FAMILY_GRANITE, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0,
+     .tied = true},
+    {"olmo3 bf16 128", RP_FAMILY_OLMO3, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 128, 320, 40,
+     .tied = false},
+    {"smollm3 f32 40", RP_FAMILY_SMOLLM3, RP_DTYPE_F32, 120, 200, 2, 3, 1, 40, 131, 0,
+     .tied = true},
+    {"ministral3 bf16 128", RP_FAMILY_MINISTRAL3, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 128, 320, 0,
+     .tied = false},
+    {"stablelm bf16 64", RP_FAMILY_STABLELM, RP_DTYPE_BF16, 256, 512, 2, 4, 4, 64, 320, 0,
+     .tied = false},
+    {"cohere int8 64", RP_FAMILY_COHERE, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0, .tied = true,
+     .scheme = RP_QUANT_INT8},
     {"llama int8 64", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0, .tied = true,
      .scheme = RP_QUANT_INT8, .head = true},
     {"llama fp8 128", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 1024, 1408, 2, 8, 2, 128, 512, 0,
@@ -173,6 +185,50 @@ static void make_layer_blocks(void) {
     }
 }
 
+/* What the configurations of the families with operators of their own have. */
+static void set_family(struct rp_model_config *config) {
+    switch (config->family) {
+    case RP_FAMILY_GEMMA2:
+        config->post_norms = config->embed_scaled = true;
+        config->full_layers[0] = 2;
+        config->norm_offset = 1;
+        config->attention_cap = 2;
+        config->logit_cap = 3;
+        config->activation = RP_ACTIVATION_GELU_TANH;
+        break;
+    case RP_FAMILY_GRANITE:
+        config->embed_factor = 3;
+        config->residual_factor = 0.3f;
+        config->attention_scale = 0.2;
+        config->logit_factor = 2;
+        break;
+    case RP_FAMILY_OLMO3:
+        config->qk_norm = RP_QK_NORM_WHOLE;
+        config->no_pre_norms = config->post_norms = true;
+        config->full_layers[0] = 2;
+        config->local_rope.theta = 500;
+        break;
+    case RP_FAMILY_SMOLLM3:
+        config->nope_layers[0] = 2;
+        break;
+    case RP_FAMILY_MINISTRAL3:
+        config->q_scale_beta = 0.5;
+        config->rope.original_max_position = 16;
+        break;
+    case RP_FAMILY_STABLELM:
+        config->layer_norm = config->norm_bias = config->qkv_bias = true;
+        config->rope.rotary_dim = config->head_dim / 4;
+        break;
+    case RP_FAMILY_COHERE:
+        config->layer_norm = config->parallel = true;
+        config->qk_norm = RP_QK_NORM_EACH_HEAD;
+        config->logit_factor = 0.5f;
+        break;
+    default:
+        break;
+    }
+}
+
 static void make_model(const struct model_case *wanted) {
     struct rp_model_config config = {.family = wanted->family,
                                      .hidden = wanted->hidden,
@@ -185,21 +241,15 @@ static void make_model(const struct model_case *wanted) {
                                      .window = wanted->window,
                                      .tied = wanted->tied,
                                      .qkv_bias = wanted->family == RP_FAMILY_QWEN2,
-                                     .qk_norm = wanted->family == RP_FAMILY_QWEN3,
+                                     .qk_norm = wanted->family == RP_FAMILY_QWEN3 ? RP_QK_NORM_HEAD
+                                                                                  : RP_QK_NORM_NONE,
                                      .max_position = POSITIONS,
                                      .norm_eps = 1e-5f,
-                                     .rope_theta = 10000.0,
+                                     .rope = {.theta = 10000.0},
                                      .bos_id = RP_ID_NONE,
                                      .quantization = wanted->scheme,
                                      .quantize_head = wanted->head};
-    if (wanted->family == RP_FAMILY_GEMMA2) {
-        config.post_norms = config.embed_scaled = true;
-        config.full_layers[0] = 2;
-        config.norm_offset = 1;
-        config.attention_cap = 2;
-        config.logit_cap = 3;
-        config.activation = RP_ACTIVATION_GELU_TANH;
-    }
+    set_family(&config);
     current = wanted;
     assert_int_equal(rp_model_random(&config, wanted->dtype, 5, POSITIONS, &model, NULL), RP_OK);
     if (wanted->blocks)

@@ -46,7 +46,7 @@ static void lower(enum rp_quant_scheme scheme, bool head, bool blocks, bool no_f
                                      .vocab = 512,
                                      .max_position = POSITIONS,
                                      .norm_eps = 1e-5f,
-                                     .rope_theta = 10000.0,
+                                     .rope = {.theta = 10000.0},
                                      .bos_id = RP_ID_NONE,
                                      .quantization = scheme,
                                      .quantize_head = head};

@@ -344,6 +344,104 @@ static void test_soft_cap_follows_the_cpu_and_may_work_in_place(void **state) {
     }
 }
 
+/* With a table of factors by position, past whose end its last one counts, and without. */
+static void check_scale(uint32_t n, size_t place, enum rp_dtype in_dtype, enum rp_dtype out_dtype,
+                        bool by_position) {
+    struct twin x = twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[place].stride,
+                                places[place].offset, in_dtype);
+    struct twin other = twin_make(MAX_ROWS, n, n, 0, out_dtype), table = vector_random(2);
+    struct twin *out = in_dtype == out_dtype && place % 2 ? &x : &other;
+    struct rp_scale_args host = {.step = step.host,
+                                 .in = x.host,
+                                 .out = out->host,
+                                 .table = by_position ? table.host.data : NULL,
+                                 .cols = n,
+                                 .position_count = 2,
+                                 .factor = 0.3f};
+    struct rp_scale_cuda args = {.rows = token_rows,
+                                 .in = x.device,
+                                 .out = out->device,
+                                 .table = by_position ? table.device.data : NULL,
+                                 .cols = n,
+                                 .position_count = 2,
+                                 .factor = 0.3f};
+    rp_scale_rows(&host, 0, LIVE_ROWS);
+    assert_int_equal(rp_scale_cuda_run(&args, NULL), 0);
+    assert_equal_twin(out, LIVE_ROWS, true);
+    end_case();
+    struct twin *twins[] = {&x, &other, &table};
+    EACH(i, twins) twin_free(twins[i]);
+}
+
+static void test_scale_has_the_bits_of_the_cpu(void **state) {
+    (void)state;
+    EACH(s, sizes)
+    EACH(a, dtypes)
+    EACH(b, dtypes) EACH(p, places) check_scale(sizes[s], p, dtypes[a], dtypes[b], (s + p) % 2);
+}
+
+/* groups of n columns; in place where the dtypes agree. */
+static void check_layer_norm(uint32_t n, uint32_t groups, size_t place, enum rp_dtype in_dtype,
+                             enum rp_dtype out_dtype, bool with_bias) {
+    uint32_t cols = n * groups;
+    struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, cols, cols + places[place].stride,
+                                 places[place].offset, in_dtype);
+    struct twin other = twin_make(MAX_ROWS, cols, cols, 0, out_dtype);
+    struct twin weight = vector_random(cols), bias = vector_random(cols);
+    struct twin *out = in_dtype == out_dtype ? &in : &other;
+    struct rp_layer_norm_args host = {
+        in.host, out->host, weight.host.data, with_bias ? bias.host.data : NULL, cols, n, 1e-5f};
+    struct rp_layer_norm_cuda args = {
+        token_rows, in.device, out->device, weight.device.data, with_bias ? bias.device.data : NULL,
+        cols,       n,         1e-5f};
+    rp_layer_norm_rows(&host, 0, LIVE_ROWS);
+    assert_int_equal(rp_layer_norm_cuda_run(&args, NULL), 0);
+    assert_equal_twin(out, LIVE_ROWS, false);
+    end_case();
+    struct twin *twins[] = {&in, &other, &weight, &bias};
+    EACH(i, twins) twin_free(twins[i]);
+}
+
+static void test_layer_norm_follows_the_cpu_for_every_size_group_and_dtype(void **state) {
+    (void)state;
+    EACH(s, sizes)
+    EACH(a, dtypes)
+    EACH(b, dtypes) EACH(p, places)
+        check_layer_norm(sizes[s], 1, p, dtypes[a], dtypes[b], (s + p) % 2);
+    static const uint32_t heads[] = {8, 13, 64, 160};
+    EACH(h, heads)
+    EACH(p, places) check_layer_norm(heads[h], 5, p, RP_DTYPE_F32, RP_DTYPE_F32, p % 2);
+}
+
+static void test_a_row_of_layer_norm_has_the_same_bits_in_every_batch(void **state) {
+    (void)state;
+    EACH(s, sizes) {
+        uint32_t n = sizes[s], row = 4;
+        struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, n, n, 0, RP_DTYPE_F32);
+        struct twin alone = twin_make(1, n, n + 3, 1, RP_DTYPE_F32);
+        struct twin all = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
+        struct twin one = twin_make(1, n, n + 1, 0, RP_DTYPE_F32);
+        struct twin weight = vector_random(n);
+        for (uint32_t c = 0; c < n; c++)
+            twin_set(&alone, 0, c, ((float *)in.host.data)[row * (size_t)n + c]);
+        twin_upload(&alone);
+        struct rp_layer_norm_cuda batch = {token_rows, in.device, all.device, weight.device.data,
+                                           NULL,       n,         n,          1e-5f};
+        struct rp_layer_norm_cuda single = batch;
+        single.rows.max_rows = 1;
+        single.in = alone.device;
+        single.out = one.device;
+        assert_int_equal(rp_layer_norm_cuda_run(&batch, NULL), 0);
+        assert_int_equal(rp_layer_norm_cuda_run(&single, NULL), 0);
+        twin_download(&all);
+        twin_download(&one);
+        assert_memory_equal((float *)all.host.data + row * (size_t)n, one.host.data, n * 4ull);
+        end_case();
+        struct twin *twins[] = {&in, &alone, &all, &one, &weight};
+        EACH(i, twins) twin_free(twins[i]);
+    }
+}
+
 static void test_activation_of_large_inputs_is_finite(void **state) {
     (void)state;
     static const float gates[4] = {-1e4f, -89.0f, -20.0f, 1e4f};
@@ -469,6 +567,9 @@ RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_embed_scales_the_rows_of_the_ids),
                  TEST(test_rope_rotates_exactly_as_the_cpu),
                  TEST(test_activation_follows_the_cpu_in_values_and_partials),
                  TEST(test_soft_cap_follows_the_cpu_and_may_work_in_place),
+                 TEST(test_scale_has_the_bits_of_the_cpu),
+                 TEST(test_layer_norm_follows_the_cpu_for_every_size_group_and_dtype),
+                 TEST(test_a_row_of_layer_norm_has_the_same_bits_in_every_batch),
                  TEST(test_activation_of_large_inputs_is_finite),
                  TEST(test_a_row_has_the_same_bits_in_every_batch_and_place),
                  TEST(test_a_row_has_the_same_bits_in_every_bucket))

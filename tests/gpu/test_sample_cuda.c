@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define ROWS_MAX   96
+#define MASKS      4
 #define VOCAB_MAX  128256
 #define STRIDE_MAX (VOCAB_MAX + 8)
 
@@ -47,7 +48,9 @@ static int set_up(void **state) {
                                                  .logit_row_capacity = ROWS_MAX,
                                                  .edit_capacity = 4,
                                                  .prompt_ring_capacity = 16,
-                                                 .vocab = VOCAB_MAX};
+                                                 .vocab = VOCAB_MAX,
+                                                 .mask_capacity = MASKS,
+                                                 .masks_on_device = true};
     random_state = 5;
     rp_gpu_step_open(&step, &config);
     candidates = rp_alloc_aligned(VOCAB_MAX * sizeof *candidates, RP_CACHE_LINE);
@@ -146,17 +149,21 @@ static void random_rows(uint32_t rows, uint32_t vocab, bool scores_prompts) {
     struct rp_live_counts *counts = step.host.counts;
     uint64_t number = counts->step;
     *counts = (struct rp_live_counts){.step = number, .row_count = rows};
+    for (size_t w = 0; w < MASKS * rp_mask_words(&step.host.config); w++)
+        ((uint32_t *)step.host.masks)[w] = random_word() & random_word();
     for (uint32_t i = 0; i < rows; i++) {
         bool sample = random_below(8) != 0;
         uint32_t room = ROWS_MAX - counts->logit_row_count - (rows - i);
         bool score = scores_prompts && random_below(6) == 0 && room > 0;
         struct rp_live_row *live = &step.host.rows[i];
-        *live = (struct rp_live_row){.slot = (i * 7 + 1) % (ROWS_MAX + 3),
-                                     .token_begin = counts->token_count,
-                                     .token_count = 1 + random_below(score ? RP_MIN(room, 9u) : 3),
-                                     .flags = (score ? RP_ROW_SCORE : RP_ROW_DECODE) |
-                                              (random_below(4) ? 0 : RP_ROW_ALLOWED) |
-                                              (sample ? RP_ROW_SAMPLE : 0)};
+        *live = (struct rp_live_row){
+            .slot = (i * 7 + 1) % (ROWS_MAX + 3),
+            .token_begin = counts->token_count,
+            .token_count = 1 + random_below(score ? RP_MIN(room, 9u) : 3),
+            .flags =
+                (score ? RP_ROW_SCORE : RP_ROW_DECODE) |
+                (random_below(4) ? 0 : RP_ROW_MASK | random_below(MASKS) << RP_ROW_MASK_SHIFT) |
+                (sample ? RP_ROW_SAMPLE : 0)};
         counts->token_count += live->token_count;
         counts->scored |= score;
         for (uint32_t t = score ? live->token_count : sample; t-- > 0;) {

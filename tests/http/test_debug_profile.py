@@ -16,7 +16,8 @@ from reprise_server import DEMO, SANITIZED, Server
 
 GROUPS = ("op", "layer", "node", "bucket", "phase", "request", "op,bucket", "op,bucket,kv")
 STREAMS = 32
-SESSIONS = 5 if SANITIZED else 20
+SESSIONS = 3 if SANITIZED else 20
+LONG = 100 if SANITIZED else 300  # tokens of streams that must not end too soon
 
 
 def body(i, tokens=40):
@@ -205,7 +206,7 @@ def check_requests(server):
 
 
 def check_diagnosis(server):
-    threads, _ = run_streams(server, 200)
+    threads, _ = run_streams(server, LONG)
     time.sleep(0.3)
     answer = json.loads(server.get("/debug/diagnose?seconds=5")[1])
     text = server.get("/debug/diagnose?format=text")[1]
@@ -232,7 +233,7 @@ def check_documented_commands(server):
         commands = re.findall(r"^    \$ (curl .*)$", file.read(), re.M)
     assert len(commands) >= 3, commands
     for command in commands:
-        threads, _ = run_streams(server, 300)
+        threads, _ = run_streams(server, LONG)
         command = command.replace("localhost:8000", f"127.0.0.1:{server.port}").replace("curl -s", "curl -sf")
         result = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120)
         for thread in threads:
@@ -243,7 +244,7 @@ def check_documented_commands(server):
 def check_the_window(server):
     """Idle seconds before the window are not counted."""
     time.sleep(1.2)
-    threads, _ = run_streams(server, 300)
+    threads, _ = run_streams(server, LONG)
     time.sleep(0.3)
     answer = json.loads(server.get("/debug/diagnose?seconds=0.2")[1])
     footer = table(server, "seconds=0.2")["footer"]

@@ -144,6 +144,18 @@ def check_refusals(server):
         assert answer["error"]["param"] == param and words in answer["error"]["message"], (fields, answer)
 
 
+def check_masks_are_shared(server):
+    """The same answer again needs no mask that the device does not have, also without the end ids of the model."""
+    for fields in ({}, {"ignore_eos": True}):
+        body = {"prompt": "a", "max_tokens": 20, "temperature": 1, "seed": 3, "structured_outputs": {"json": {"type": "array"}}, **fields}
+        placed = []
+        for _ in range(2):
+            before = server.metrics()["reprise_masks_placed_total"]
+            assert server.post("/v1/completions", body)[0] == 200
+            placed.append(server.metrics()["reprise_masks_placed_total"] - before)
+        assert placed[0] > 0 and placed[1] == 0, (fields, placed)
+
+
 def check_metrics(server):
     text = server.get("/metrics")[1]
     value = lambda name: float(re.search(rf"^{name} (\S+)$", text, re.M).group(1))
@@ -156,7 +168,7 @@ def check_metrics(server):
 def main():
     with Server(DEMO, "--max-num-seqs", "8", "--mask-deadline-ms", "600000") as server:
         for check in (check_matching_answers, check_every_spelling, check_sampling_fields, check_stream, check_company,
-                      check_refusals, check_metrics):
+                      check_refusals, check_masks_are_shared, check_metrics):
             check(server)
             print("ok", check.__name__[6:], flush=True)
 

@@ -59,7 +59,8 @@ static const struct entry good[] = {
     {"eos_token_id", "2"},
 };
 
-/* Writes the valid configuration with up to `count` entries changed or added. */
+/* Writes the valid configuration with up to `count` entries changed or added; another architecture
+ * removes the model_type. */
 static void write_config(struct fixture *f, const struct entry *changes, size_t count) {
     struct rp_buffer text;
     bool first = true;
@@ -70,7 +71,11 @@ static void write_config(struct fixture *f, const struct entry *changes, size_t 
             i < RP_ARRAY_COUNT(good) ? &good[i] : &changes[i - RP_ARRAY_COUNT(good)];
         bool changed = false;
         for (size_t c = 0; i < RP_ARRAY_COUNT(good) && c < count; c++)
-            changed = changed || (changes[c].key && strcmp(changes[c].key, entry->key) == 0);
+            changed =
+                changed || (changes[c].key &&
+                            (strcmp(changes[c].key, entry->key) == 0 ||
+                             (strcmp(entry->key, "model_type") == 0 &&
+                              strcmp(changes[c].key, "architectures") == 0 && changes[c].value)));
         if (changed || !entry->key || !entry->value)
             continue;
         rp_buffer_printf(&text, "%s\"%s\":%s", first ? "" : ",", entry->key, entry->value);
@@ -111,8 +116,8 @@ static void test_a_llama_configuration_is_read(void **state) {
     assert_int_equal(c->vocab, 512);
     assert_int_equal(c->max_position, 2048);
     assert_true(c->norm_eps == 1e-5f);
-    assert_true(c->rope_theta == 10000.0);
-    assert_int_equal(c->rope, RP_ROPE_DEFAULT);
+    assert_true(c->rope.theta == 10000.0);
+    assert_int_equal(c->rope.kind, RP_ROPE_DEFAULT);
     assert_int_equal(c->activation, RP_ACTIVATION_SILU);
     assert_int_equal(c->file_dtype, RP_DTYPE_BF16);
     assert_int_equal(c->bos_id, 1);
@@ -132,7 +137,7 @@ static void test_absent_keys_have_the_defaults_of_transformers(void **state) {
     assert_int_equal(f->config.family, RP_FAMILY_LLAMA);
     assert_int_equal(f->config.kv_heads, 8);
     assert_true(f->config.norm_eps == 1e-6f);
-    assert_true(f->config.rope_theta == 10000.0);
+    assert_true(f->config.rope.theta == 10000.0);
     assert_false(f->config.tied);
     assert_int_equal(f->config.file_dtype, RP_DTYPE_F32);
     assert_int_equal(f->config.bos_id, RP_ID_NONE);
@@ -255,19 +260,19 @@ static void test_rope_scaling_is_read_in_its_old_and_new_spelling(void **state) 
          {"rope_scaling", "{\"rope_type\":\"llama3\",\"factor\":32.0,\"low_freq_factor\":1.0,"
                           "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}"},
          {"rope_theta", "500000"});
-    assert_int_equal(f->config.rope, RP_ROPE_LLAMA3);
-    assert_true(f->config.rope_factor == 32 && f->config.rope_low_freq_factor == 1 &&
-                f->config.rope_high_freq_factor == 4 && f->config.rope_theta == 500000);
-    assert_int_equal(f->config.rope_original_max_position, 8192);
+    assert_int_equal(f->config.rope.kind, RP_ROPE_LLAMA3);
+    assert_true(f->config.rope.factor == 32 && f->config.rope.low_freq_factor == 1 &&
+                f->config.rope.high_freq_factor == 4 && f->config.rope.theta == 500000);
+    assert_int_equal(f->config.rope.original_max_position, 8192);
     LOAD(f, {"rope_scaling", "{\"type\":\"linear\",\"factor\":2.5}"});
-    assert_int_equal(f->config.rope, RP_ROPE_LINEAR);
-    assert_true(f->config.rope_factor == 2.5);
+    assert_int_equal(f->config.rope.kind, RP_ROPE_LINEAR);
+    assert_true(f->config.rope.factor == 2.5);
     LOAD(f, {"rope_theta", NULL},
          {"rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":1000000.0}"});
-    assert_int_equal(f->config.rope, RP_ROPE_DEFAULT);
-    assert_true(f->config.rope_theta == 1000000.0);
+    assert_int_equal(f->config.rope.kind, RP_ROPE_DEFAULT);
+    assert_true(f->config.rope.theta == 1000000.0);
     LOAD(f, {"rope_scaling", "null"});
-    assert_int_equal(f->config.rope, RP_ROPE_DEFAULT);
+    assert_int_equal(f->config.rope.kind, RP_ROPE_DEFAULT);
 }
 
 static void test_the_newer_key_dtype_is_read_too(void **state) {
@@ -308,11 +313,16 @@ static const struct bad {
 } bad_configs[] = {
     {{"architectures", "[\"GPT2LMHeadModel\"]"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: architectures[0] is \"GPT2LMHeadModel\", supported: LlamaForCausalLM, "
-     "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM"},
+     "config.json: architectures[0] is \"GPT2LMHeadModel\", supported: llama, mistral, qwen2, "
+     "qwen3, "
+     "gemma2, phi3, gemma3_text, granite, granitemoehybrid, olmo2, olmo3, smollm3, ministral, "
+     "ministral3, internlm2, internlm3, stablelm, glm, glm4, cohere, cohere2"},
     {{"model_type", "\"granite\""},
      RP_STATUS_UNSUPPORTED,
-     "config.json: model_type is \"granite\", supported: llama, "},
+     "config.json: model_type is \"granite\", supported: llama"},
+    {{"model_type", "\"gpt2\""},
+     RP_STATUS_UNSUPPORTED,
+     "config.json: model_type is \"gpt2\", supported: llama, mistral, "},
     {{"is_causal", "false"}, RP_STATUS_UNSUPPORTED, "config.json: is_causal must be true"},
     {{"is_causal", "0"}, RP_STATUS_FORMAT, "config.json: is_causal"},
     {{"architectures", "\"LlamaForCausalLM\""}, RP_STATUS_FORMAT, "config.json: architectures"},
@@ -379,15 +389,45 @@ static const struct bad {
      "config.json: torch_dtype is \"float8_e4m3fn\", supported: float32, bfloat16, float16"},
     {{"partial_rotary_factor", "0.5"}, RP_STATUS_UNSUPPORTED, "config.json: partial_rotary_factor"},
     {{"rope_scaling", "[]"}, RP_STATUS_FORMAT, "config.json: rope_scaling must be an object"},
-    {{"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0}"},
+    {{"rope_scaling", "{\"rope_type\":\"proportional\",\"factor\":4.0}"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: rope_scaling: rope_type is \"yarn\", supported: default, linear, llama3"},
-    {{"rope_scaling", "{\"type\":\"longrope\"}"},
+     "config.json: rope_scaling: rope_type is \"proportional\", supported: default, linear, "
+     "dynamic, "
+     "llama3, yarn, longrope"},
+    {{"rope_scaling", "{\"type\":\"longrope\",\"long_factor\":[1,1,1,1]}"},
+     RP_STATUS_FORMAT,
+     "config.json: rope_scaling: short_factor must be a list of 4 numbers"},
+    {{"rope_scaling", "{\"type\":\"longrope\",\"short_factor\":[1,1,1],\"long_factor\":[1,1,1,1]}"},
+     RP_STATUS_RANGE,
+     "config.json: rope_scaling: short_factor must be a list of 4 numbers"},
+    {{"rope_scaling",
+      "{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,0,1,1]}"},
+     RP_STATUS_RANGE,
+     "config.json: rope_scaling: long_factor must be a list of 4 numbers"},
+    {{"rope_scaling", "{\"type\":\"dynamic\"}"},
+     RP_STATUS_FORMAT,
+     "config.json: rope_scaling: factor is missing"},
+    {{"rope_scaling", "{\"type\":\"yarn\",\"rope_type\":\"linear\",\"factor\":2}"},
+     RP_STATUS_FORMAT,
+     "config.json: rope_scaling: type differs from rope_type"},
+    {{"rope_scaling", "{\"type\":\"yarn\",\"factor\":2,\"beta_fast\":0.5}"},
+     RP_STATUS_RANGE,
+     "config.json: rope_scaling: beta_fast must be at least beta_slow"},
+    {{"rope_scaling", "{\"type\":\"linear\",\"factor\":2,\"mrope_section\":[1]}"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: rope_scaling: rope_type is \"longrope\""},
-    {{"rope_scaling", "{\"type\":\"dynamic\",\"factor\":2.0}"},
+     "config.json: rope_scaling: mrope_section is not supported"},
+    {{"rope_scaling", "{\"type\":\"linear\",\"factor\":2,\"rope_theta\":5}"},
+     RP_STATUS_FORMAT,
+     "config.json: rope_scaling: rope_theta differs from the key outside"},
+    {{"rope_scaling", "{\"type\":\"linear\",\"factor\":2,\"llama_4_scaling_beta\":0.1}"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: rope_scaling: rope_type is \"dynamic\""},
+     "config.json: rope_scaling: llama_4_scaling_beta is not supported"},
+    {{"logits_scaling", "8"},
+     RP_STATUS_UNSUPPORTED,
+     "config.json: logits_scaling is not known in this family"},
+    {{"scale_attn_by_layer", "true"},
+     RP_STATUS_UNSUPPORTED,
+     "config.json: scale_attn_by_layer is not known in this family"},
     {{"rope_scaling", "{\"type\":\"linear\"}"},
      RP_STATUS_FORMAT,
      "config.json: rope_scaling: factor is missing"},

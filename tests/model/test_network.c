@@ -46,8 +46,7 @@ static const struct rp_model_config tiny = {
     .vocab = 40,
     .max_position = 16,
     .norm_eps = 1e-5f,
-    .rope_theta = 10000,
-    .rope_factor = 1,
+    .rope = {.theta = 10000},
     .file_dtype = RP_DTYPE_BF16,
 };
 
@@ -181,7 +180,7 @@ static void test_qwen3_normalizes_each_head_of_q_and_k_in_place(void **state) {
     struct fixture *f = *state;
     struct rp_model_config config = tiny;
     config.family = RP_FAMILY_QWEN3;
-    config.qk_norm = true;
+    config.qk_norm = RP_QK_NORM_HEAD;
     emit(f, &config, RP_DTYPE_F32);
     const struct rp_op *q = find(f, "layer.0.attn.q_norm"), *k = find(f, "layer.0.attn.k_norm");
     assert_int_equal(q->u.norm.group, 8);

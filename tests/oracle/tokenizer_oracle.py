@@ -161,7 +161,92 @@ def sentencepiece(pre, normalizer, fallback=True, fuse=True):
     return tok
 
 
+def wordpiece(normalizer, pre=None, cleanup=True, **options):
+    """BERT's kind."""
+    tok = Tokenizer(models.WordPiece(unk_token="[UNK]", **options))
+    tok.normalizer = normalizer
+    tok.pre_tokenizer = pre or pre_tokenizers.BertPreTokenizer()
+    tok.train_from_iterator(CORPUS, trainers.WordPieceTrainer(
+        vocab_size=700, show_progress=False,
+        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+    tok.decoder = decoders.WordPiece(cleanup=cleanup)
+    tok.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    return tok
+
+
+def unigram(normalizer, pre=None, fallback=False):
+    """T5's kind."""
+    tok = Tokenizer(models.Unigram())
+    tok.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<unk>", "<s>", "</s>"] + (["<0x%02X>" % b for b in range(256)] if fallback else [])
+    tok.train_from_iterator(CORPUS[:6], trainers.UnigramTrainer(
+        vocab_size=700, show_progress=False, unk_token="<unk>", special_tokens=special))
+    state = json.loads(tok.to_str())
+    state["model"]["byte_fallback"] = fallback
+    state["added_tokens"] = [t for t in state["added_tokens"] if not t["content"].startswith("<0x")]
+    tok = Tokenizer.from_str(json.dumps(state))
+    tok.normalizer = normalizer
+    tok.pre_tokenizer = pre or pre_tokenizers.Metaspace()
+    tok.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(),
+                                     decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+                                    ) if fallback else decoders.Metaspace()
+    tok.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A $B",
+                                                       special_tokens=[("</s>", 2)])
+    return tok
+
+
+def nmt_nfkc():
+    """The character map of SentencePiece, or None without that package."""
+    try:
+        import io
+        import sentencepiece
+    except ImportError:
+        print("SKIP normalizers Precompiled: the Python package 'sentencepiece' is not installed")
+        return None
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS[:6]), model_writer=model, vocab_size=300, model_type="unigram",
+        hard_vocab_limit=False, normalization_rule_name="nmt_nfkc", minloglevel=2)
+    from sentencepiece import sentencepiece_model_pb2
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+    return normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
+
+
+def more_kinds():
+    yield "bert", wordpiece(normalizers.BertNormalizer())
+    yield "bert-cased", wordpiece(normalizers.BertNormalizer(
+        lowercase=False, handle_chinese_chars=False), cleanup=False)
+    yield "bert-accents", wordpiece(normalizers.Sequence([
+        normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]),
+        pre_tokenizers.Whitespace(), max_input_chars_per_word=9, continuing_subword_prefix="@@")
+    yield "bert-nmt", wordpiece(normalizers.Sequence([
+        normalizers.Nmt(), normalizers.Strip(right=False), normalizers.Strip(left=False)]),
+        pre_tokenizers.Sequence([pre_tokenizers.CharDelimiterSplit("o"),
+                                 pre_tokenizers.BertPreTokenizer()]))
+    spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    yield "unigram", unigram(spaces)
+    yield "unigram-bytes", unigram(normalizers.Sequence([
+        normalizers.Strip(), normalizers.NFKC(), spaces]), fallback=True)
+    yield "unigram-words", unigram(None, pre_tokenizers.Sequence([
+        pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]))
+    charsmap = nmt_nfkc()
+    if charsmap:
+        yield "unigram-nmt", unigram(normalizers.Sequence([charsmap, spaces]))
+        yield "llama-nmt", sentencepiece(pre_tokenizers.Metaspace(), charsmap)
+    for name, after in (("digits", pre_tokenizers.Digits(True)),
+                        ("split", pre_tokenizers.Split(Regex("[0-9][0-9][0-9]|Ġ[aeiou]"), "isolated")),
+                        ("punctuation", pre_tokenizers.Punctuation("contiguous"))):
+        tok = byte_level(LLAMA3)
+        tok.pre_tokenizer = pre_tokenizers.Sequence([
+            pre_tokenizers.Punctuation("isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False), after])
+        yield f"after-bytes-{name}", tok
+
+
 def kinds():
+    yield from more_kinds()
     prepend = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     replace = normalizers.Replace(" ", "▁")
     yield "gpt2", byte_level(None)
@@ -262,7 +347,8 @@ def check(name, tok, path, binary, rng, count):
     state = json.loads(tok.to_str())
     ours, failures = Ours(binary, path), 0
     added = [t["content"] for t in state["added_tokens"]]
-    vocab = sorted(state["model"]["vocab"])
+    vocab = state["model"]["vocab"]
+    vocab = sorted(piece for piece, _ in vocab) if isinstance(vocab, list) else sorted(vocab)
     pieces = [p.replace("Ġ", " ").replace("Ċ", "\n").replace("▁", " ") for p in vocab] + vocab[::7]
     texts = [""] + EDGE + [random_text(rng, pieces, added) for _ in range(count)]
     texts += long_texts(rng, pieces, added)

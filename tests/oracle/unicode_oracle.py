@@ -141,6 +141,10 @@ def main():
     parser.add_argument("--only", default="")
     args = parser.parse_args()
     rng = random.Random(args.seed)
+    if os.path.basename(os.path.dirname(args.bin)) in ("asan", "tsan"):
+        # What depends on the character alone is looked up in the same tables everywhere.
+        for lines in (ALL, MOST):
+            lines[8:] = lines[8::8]
     texts = list(random_texts(rng, args.count))
     with tempfile.TemporaryDirectory() as folder:
         r = Runner(args.bin, folder)

@@ -22,7 +22,38 @@ FAMILIES = {
     "qwen3": ("Qwen3ForCausalLM", {}),
     "gemma2": ("Gemma2ForCausalLM", {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 12, "sliding_window": 9,
                                      "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "phi3": ("Phi3ForCausalLM", {"sliding_window": None, "head_dim": None, "hidden_size": 48, "num_attention_heads": 6}),
+    "gemma3": ("Gemma3ForCausalLM", {"model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh",
+                                     "query_pre_attn_scalar": 10, "sliding_window": 9, "sliding_window_pattern": 3,
+                                     "rope_theta": 1e6, "rope_local_base_freq": 1e4, "final_logit_softcapping": None}),
+    "granite": ("GraniteForCausalLM", {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3,
+                                       "logits_scaling": 0.3}),
+    "granite_hybrid": ("GraniteMoeHybridForCausalLM", {
+        "model_type": "granitemoehybrid", "num_local_experts": 0, "shared_intermediate_size": 44, "logits_scaling": 0.5,
+        "position_embedding_type": "rope", "layer_types": ["attention"] * 3, "attention_multiplier": 0.3}),
+    "olmo2": ("Olmo2ForCausalLM", {}),
+    "olmo3": ("Olmo3ForCausalLM", {"sliding_window": 9, "rope_theta": 500000.0, "num_hidden_layers": 4}),
+    "smollm3": ("SmolLM3ForCausalLM", {"no_rope_layer_interval": 2}),
+    "ministral": ("MinistralForCausalLM", {"sliding_window": 9, "layer_types": [
+        "sliding_attention", "full_attention", "sliding_attention"]}),
+    "ministral3": ("Ministral3ForCausalLM", {"sliding_window": None, "rope_theta": None, "rope_parameters": {
+        "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0,
+        "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}}),
+    "internlm2": ("InternLM2ForCausalLM", {"bias": False, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+    "internlm3": ("InternLM3ForCausalLM", {"bias": False, "qkv_bias": False}),
+    "stablelm": ("StableLmForCausalLM", {"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25, "use_qkv_bias": True,
+                                         "use_parallel_residual": False, "qk_layernorm": False, "hidden_size": 48}),
+    "glm": ("GlmForCausalLM", {"partial_rotary_factor": 0.5, "attention_bias": True}),
+    "glm4": ("Glm4ForCausalLM", {"partial_rotary_factor": 0.5, "attention_bias": True}),
+    "cohere": ("CohereForCausalLM", {"layer_norm_eps": 1e-5, "logit_scale": 1.5, "use_qk_norm": False}),
+    "cohere2": ("Cohere2ForCausalLM", {"layer_norm_eps": 1e-5, "logit_scale": 1.5, "sliding_window": 9,
+                                       "sliding_window_pattern": 2, "hidden_size": 48}),
 }
+LAYER_NORMS = ("stablelm", "cohere", "cohere2")
+# InternLM2's names of Llama's tensors.
+INTERNLM2 = {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo",
+             "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "feed_forward.w1",
+             "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2", "self_attn.qkv_proj": "attention.wqkv"}
 # Our name -> the name in config.json and in safetensors.
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 BYTE_TOKENS = 256
@@ -56,34 +87,98 @@ def encoded(values, dtype):
     return np.ascontiguousarray(values, np.float16 if dtype == "f16" else np.float32)
 
 
+def has_bias(config, family, part):
+    """Whether the linear `part` (q, o or mlp) has a bias."""
+    if family == "qwen2":
+        return part == "q"
+    if family == "stablelm":
+        return part == "q" and config["use_qkv_bias"]
+    if family in ("internlm2", "internlm3"):
+        return config["bias"] and (part != "mlp" or family == "internlm3")
+    if part == "mlp":
+        return config.get("mlp_bias", False)
+    return config.get("attention_bias", False) and (part == "q" or not family.startswith("glm"))
+
+
+def head_dim_of(config):
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def norms_of(config, family):
+    """Norms of a layer over hidden_size."""
+    if family.startswith("olmo"):
+        return ["post_attention_layernorm", "post_feedforward_layernorm"]
+    if family.startswith("cohere") or (family == "stablelm" and config["use_parallel_residual"]):
+        return ["input_layernorm"]
+    extra = {"gemma2": ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
+             "gemma3": ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
+             "glm4": ["post_self_attn_layernorm", "post_mlp_layernorm"]}
+    return ["input_layernorm", "post_attention_layernorm", *extra.get(family, [])]
+
+
+def head_norm_shapes(config, family):
+    """Names and shapes of the norms of q and k."""
+    dim, heads = head_dim_of(config), {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
+    if family in ("qwen3", "gemma3"):
+        return {f"self_attn.{x}_norm.weight": (dim,) for x in heads}
+    if family.startswith("olmo"):
+        return {f"self_attn.{x}_norm.weight": (n * dim,) for x, n in heads.items()}
+    if family == "cohere" and config["use_qk_norm"]:
+        return {f"self_attn.{x}_norm.weight": (n, dim) for x, n in heads.items()}
+    if family == "stablelm" and config["qk_layernorm"]:
+        return {f"self_attn.{x}_layernorm.norms.{i}.weight": (dim,) for x, n in heads.items() for i in range(n)}
+    return {}
+
+
+def linears_of(config, family):
+    """Linears of a layer: name -> (rows, columns, which bias they have)."""
+    hidden, inner, dim = config["hidden_size"], config["intermediate_size"], head_dim_of(config)
+    q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    linears = {"self_attn.q_proj": (q, hidden, "q"), "self_attn.k_proj": (kv, hidden, "q"), "self_attn.v_proj": (kv, hidden, "q")}
+    if family in ("phi3", "internlm2"):
+        linears = {"self_attn.qkv_proj": (q + 2 * kv, hidden, "q")}
+    linears["self_attn.o_proj"] = (hidden, q, "o")
+    if family == "granite_hybrid":
+        inner = config["shared_intermediate_size"]
+        linears.update({"shared_mlp.input_linear": (2 * inner, hidden, ""), "shared_mlp.output_linear": (hidden, inner, "")})
+        return linears
+    if family in ("phi3", "glm", "glm4"):
+        linears["mlp.gate_up_proj"] = (2 * inner, hidden, "mlp")
+    else:
+        linears.update({"mlp.gate_proj": (inner, hidden, "mlp"), "mlp.up_proj": (inner, hidden, "mlp")})
+    linears["mlp.down_proj"] = (hidden, inner, "mlp")
+    return linears
+
+
+def renamed(name, family):
+    if family == "internlm2":
+        for ours, theirs in INTERNLM2.items():
+            name = name.replace(ours, theirs)
+    return name
+
+
 def shapes_of(config, family):
     """Name -> shape of every tensor of a checkpoint."""
-    hidden, inner, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    q = config["num_attention_heads"] * head_dim
-    kv = config["num_key_value_heads"] * head_dim
-    qkv_bias = family == "qwen2" or config.get("attention_bias", False)
-    shapes = {"model.embed_tokens.weight": (config["vocab_size"], hidden), "model.norm.weight": (hidden,)}
+    hidden, vocab = config["hidden_size"], config["vocab_size"]
+    shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
+    biased_norms = family == "stablelm"
+    if biased_norms:
+        shapes["model.norm.bias"] = (hidden,)
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}."
-        shapes[at + "input_layernorm.weight"] = (hidden,)
-        shapes[at + "post_attention_layernorm.weight"] = (hidden,)
-        if family == "gemma2":
-            shapes[at + "pre_feedforward_layernorm.weight"] = (hidden,)
-            shapes[at + "post_feedforward_layernorm.weight"] = (hidden,)
-        for name, shape in (("q", (q, hidden)), ("k", (kv, hidden)), ("v", (kv, hidden)), ("o", (hidden, q))):
-            shapes[at + f"self_attn.{name}_proj.weight"] = shape
-            if qkv_bias and (name != "o" or family != "qwen2"):
-                shapes[at + f"self_attn.{name}_proj.bias"] = shape[:1]
-        if family == "qwen3":
-            shapes[at + "self_attn.q_norm.weight"] = (head_dim,)
-            shapes[at + "self_attn.k_norm.weight"] = (head_dim,)
-        for name, shape in (("gate", (inner, hidden)), ("up", (inner, hidden)), ("down", (hidden, inner))):
-            shapes[at + f"mlp.{name}_proj.weight"] = shape
-            if config.get("mlp_bias"):
-                shapes[at + f"mlp.{name}_proj.bias"] = shape[:1]
+        for name in norms_of(config, family):
+            shapes[at + name + ".weight"] = (hidden,)
+            if biased_norms:
+                shapes[at + name + ".bias"] = (hidden,)
+        for name, (rows, columns, part) in linears_of(config, family).items():
+            shapes[at + name + ".weight"] = (rows, columns)
+            if part and has_bias(config, family, part):
+                shapes[at + name + ".bias"] = (rows,)
+        for name, shape in head_norm_shapes(config, family).items():
+            shapes[at + name] = shape
     if not config["tie_word_embeddings"]:
-        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
-    return shapes
+        shapes["lm_head.weight"] = (vocab, hidden)
+    return {renamed(name, family): shape for name, shape in shapes.items()}
 
 
 def write_json(directory, name, value):
@@ -134,11 +229,17 @@ def write_model(directory, family, dtype="f32", shards=1, tied=True, seed=0, **o
         "tie_word_embeddings": tied, "torch_dtype": DTYPES[dtype], "bos_token_id": None,
         "eos_token_id": END_ID, **extra, **overrides,
     }
+    if family in LAYER_NORMS:
+        del config["rms_norm_eps"]
+    for key in ("head_dim", "rope_theta"):  # None: not in the file
+        if config[key] is None:
+            del config[key]
     random = np.random.default_rng(seed)
     tensors = {}
     for name, shape in shapes_of(config, family).items():
         values = random.standard_normal(shape, np.float32) * 0.05
-        around_one = "norm" in name and family != "gemma2"  # which adds the one itself
+        # Gemma adds the one itself.
+        around_one = "norm" in name and name.endswith("weight") and not family.startswith("gemma")
         tensors[name] = rounded(values + 1 if around_one else values, dtype)
     os.makedirs(directory, exist_ok=True)
     write_json(directory, "config.json", config)

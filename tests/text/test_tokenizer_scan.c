@@ -150,7 +150,7 @@ static void check_normal_form(struct fixture *f, enum rp_tok_normalizer_kind kin
     for (int round = 0; round < 20000 && !*bad; round++) {
         struct rp_tok_text in = {text, random_text(&seed, text, 60), NULL}, out;
         size_t n = normal_form(form, text, in.len, expected);
-        int status = rp_tok_normalize(f->tok, f->scratch, &in, &out);
+        int status = rp_tok_normalize(f->tok, f->scratch, &in, true, &out);
         if (status != RP_OK || out.len != n || memcmp(out.data, expected, n) != 0)
             snprintf(bad, sizeof bad, "kind %d, round %d", kind, round);
     }
@@ -177,7 +177,7 @@ static void test_long_run_of_marks_in_the_wrong_order_is_sorted(void **state) {
     for (size_t i = 0; i < sizeof text; i += 4)
         memcpy(text + i, "\xCC\x81\xCC\xA3", 4); /* class 230, then 220 */
     struct rp_tok_text in = {text, sizeof text, NULL}, out;
-    assert_int_equal(rp_tok_normalize(f->tok, f->scratch, &in, &out), RP_OK);
+    assert_int_equal(rp_tok_normalize(f->tok, f->scratch, &in, true, &out), RP_OK);
     f->tok->normalizer_count = 0;
     assert_int_equal(out.len, sizeof text);
     assert_memory_equal(out.data, "\xCC\xA3\xCC\xA3", 4);

@@ -175,7 +175,9 @@ struct rp_grammar *grammar_create(const struct rp_grammar_limits *limits) {
         return NULL;
     g->memory_limit = limits && limits->memory_bytes ? limits->memory_bytes : (size_t)32 << 20;
     g->fuel = limits && limits->fuel ? limits->fuel : 2000000;
-    if (!first_nodes(g)) {
+    /* Sublists of these may be empty, and no pointer into them null. */
+    if (!VEC_ROOM(g, &g->lists, 1) || !VEC_ROOM(g, &g->text, 1) || !VEC_ROOM(g, &g->ranges, 1) ||
+        !VEC_ROOM(g, &g->work, 1) || !VEC_ROOM(g, &g->found, 1) || !first_nodes(g)) {
         rp_grammar_free(g);
         return NULL;
     }

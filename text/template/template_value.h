@@ -116,60 +116,30 @@ struct rp_tundefined {
     bool security; /* raises SecurityError instead of UndefinedError */
 };
 
-/* Methods of str, dict, list and loop; the names are in template_methods.c. */
+/* Methods of str, dict, list and loop, with their names in a template. The last two exist in Python
+ * and fail when they are called. */
+/* clang-format off */
+#define RP_TM_MAP(X)                                                                              \
+    X(CAPITALIZE, "capitalize") X(CASEFOLD, "casefold") X(CENTER, "center") X(COUNT, "count")     \
+    X(ENDSWITH, "endswith") X(FIND, "find") X(FORMAT, "format") X(INDEX, "index")                 \
+    X(ISALNUM, "isalnum") X(ISALPHA, "isalpha") X(ISASCII, "isascii") X(ISDECIMAL, "isdecimal")   \
+    X(ISDIGIT, "isdigit") X(ISLOWER, "islower") X(ISNUMERIC, "isnumeric") X(ISSPACE, "isspace")   \
+    X(ISTITLE, "istitle") X(ISUPPER, "isupper") X(JOIN, "join") X(LJUST, "ljust")                 \
+    X(LOWER, "lower") X(LSTRIP, "lstrip") X(PARTITION, "partition")                               \
+    X(REMOVEPREFIX, "removeprefix") X(REMOVESUFFIX, "removesuffix") X(REPLACE, "replace")         \
+    X(RFIND, "rfind") X(RINDEX, "rindex") X(RJUST, "rjust") X(RPARTITION, "rpartition")           \
+    X(RSPLIT, "rsplit") X(RSTRIP, "rstrip") X(SPLIT, "split") X(SPLITLINES, "splitlines")         \
+    X(STARTSWITH, "startswith") X(STRIP, "strip") X(SWAPCASE, "swapcase") X(TITLE, "title")       \
+    X(UPPER, "upper") X(ZFILL, "zfill") X(GET, "get") X(ITEMS, "items") X(KEYS, "keys")           \
+    X(VALUES, "values") X(COPY, "copy") X(CYCLE, "cycle") X(CHANGED, "changed") X(NEXT, "next")   \
+    X(RESET, "reset") X(UNSUPPORTED, "method")
+/* clang-format on */
+
 enum rp_tmethod {
     RP_TM_NONE,
-    RP_TM_CAPITALIZE,
-    RP_TM_CASEFOLD,
-    RP_TM_CENTER,
-    RP_TM_COUNT,
-    RP_TM_ENDSWITH,
-    RP_TM_FIND,
-    RP_TM_FORMAT,
-    RP_TM_INDEX,
-    RP_TM_ISALNUM,
-    RP_TM_ISALPHA,
-    RP_TM_ISASCII,
-    RP_TM_ISDECIMAL,
-    RP_TM_ISDIGIT,
-    RP_TM_ISLOWER,
-    RP_TM_ISNUMERIC,
-    RP_TM_ISSPACE,
-    RP_TM_ISTITLE,
-    RP_TM_ISUPPER,
-    RP_TM_JOIN,
-    RP_TM_LJUST,
-    RP_TM_LOWER,
-    RP_TM_LSTRIP,
-    RP_TM_PARTITION,
-    RP_TM_REMOVEPREFIX,
-    RP_TM_REMOVESUFFIX,
-    RP_TM_REPLACE,
-    RP_TM_RFIND,
-    RP_TM_RINDEX,
-    RP_TM_RJUST,
-    RP_TM_RPARTITION,
-    RP_TM_RSPLIT,
-    RP_TM_RSTRIP,
-    RP_TM_SPLIT,
-    RP_TM_SPLITLINES,
-    RP_TM_STARTSWITH,
-    RP_TM_STRIP,
-    RP_TM_SWAPCASE,
-    RP_TM_TITLE,
-    RP_TM_UPPER,
-    RP_TM_ZFILL,
-    RP_TM_GET,
-    RP_TM_ITEMS,
-    RP_TM_KEYS,
-    RP_TM_VALUES,
-    RP_TM_COPY,
-    RP_TM_CYCLE,
-    RP_TM_CHANGED,
-    RP_TM_NEXT,
-    /* exists in Python, unsupported here: fails when called */
-    RP_TM_RESET,
-    RP_TM_UNSUPPORTED,
+#define X(method, name) RP_TM_##method,
+    RP_TM_MAP(X)
+#undef X
 };
 
 struct rp_value rp_value_none(void);

@@ -55,6 +55,22 @@ static void unmap_bytes(const char *text, size_t len, struct rp_buffer *out) {
     }
 }
 
+/* The package's "cleanup", on one token after the first: it begins with a space or continues. */
+static void clean_up(struct rp_buffer *out, struct rp_buffer *spare) {
+    static const struct rp_tok_replace rules[] = {
+        {" .", ".", 2, 1},     {" ?", "?", 2, 1},           {" !", "!", 2, 1},
+        {" ,", ",", 2, 1},     {" ' ", "'", 3, 1},          {" n't", "n't", 4, 3},
+        {" 'm", "'m", 3, 2},   {" do not", " don't", 7, 6}, {" 's", "'s", 3, 2},
+        {" 've", "'ve", 4, 3}, {" 're", "'re", 4, 3}};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(rules); i++) {
+        struct rp_buffer swap = *out;
+        rp_buffer_clear(spare);
+        replace_all(&rules[i], out->data ? out->data : "", out->len, spare);
+        *out = *spare;
+        *spare = swap;
+    }
+}
+
 /* The bytes of one token into `out` (empty before), with `spare` as working space. */
 static void token_bytes(const struct rp_tokenizer *tok, struct rp_tok_entry *e,
                         struct rp_buffer *out, struct rp_buffer *spare) {
@@ -62,6 +78,16 @@ static void token_bytes(const struct rp_tokenizer *tok, struct rp_tok_entry *e,
     const char *text = rp_tok_ptr(tok, e->content);
     if (d->kind == RP_TOK_DECODER_BYTE_LEVEL) {
         unmap_bytes(text, e->content.len, out);
+        return;
+    }
+    if (d->kind == RP_TOK_DECODER_WORDPIECE) {
+        const struct rp_tok_replace *prefix = &d->replaces[0];
+        size_t len = prefix->pattern_len;
+        bool continues = e->content.len >= len && memcmp(text, prefix->pattern, len) == 0;
+        rp_buffer_append(out, " ", !continues);
+        rp_buffer_append(out, text + (continues ? len : 0), e->content.len - (continues ? len : 0));
+        if (d->cleanup)
+            clean_up(out, spare);
         return;
     }
     rp_buffer_append(out, text, e->content.len);
@@ -187,6 +213,8 @@ int rp_detokenizer_push(struct rp_detokenizer *d, int32_t id, struct rp_buffer *
         rp_buffer_append(out, " ", 1);
     if (first && tok->decoder.drop_first_markers) {
         push_first_metaspace(d, e, out);
+    } else if (first && tok->decoder.kind == RP_TOK_DECODER_WORDPIECE) {
+        rp_buffer_append(out, rp_tok_ptr(tok, e->content), e->content.len);
     } else if (RP_LIKELY(e->flags & RP_TOK_WHOLE)) {
         if (d->pending_len && e->bytes.len)
             drop_pending(d, out);

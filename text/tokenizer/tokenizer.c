@@ -158,7 +158,7 @@ static void segment_raw(struct rp_tokenizer_scratch *s, const struct rp_tok_text
     struct rp_tok_text plain = *text, normalized;
     if (!s->tok->normalized_special)
         plain.allow = NULL; /* not read any more */
-    int status = rp_tok_normalize(s->tok, s, &plain, &normalized);
+    int status = rp_tok_normalize(s->tok, s, &plain, at_start, &normalized);
     if (status != RP_OK) {
         s->status = status;
         return;

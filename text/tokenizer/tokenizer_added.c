@@ -72,10 +72,11 @@ static int normalize_added(struct rp_tok_load *load, struct rp_tokenizer_scratch
     struct rp_tokenizer *tok = load->tok;
     for (uint32_t i = 0; i < tok->added_count; i++) {
         struct rp_tok_added *added = &tok->added[i];
-        if (!added->normalized || tok->normalizer_count == 0)
+        if (!added->normalized || tok->normalizer_count == 0 ||
+            tok->entries[added->id].flags & RP_TOK_USER)
             continue;
         struct rp_tok_text in = {rp_tok_ptr(tok, added->content), added->content.len, NULL}, out;
-        int status = rp_tok_normalize(tok, scratch, &in, &out);
+        int status = rp_tok_normalize(tok, scratch, &in, true, &out);
         if (status != RP_OK)
             return rp_error_set(load->err, status, "%s: added_tokens[%u]: cannot be normalized",
                                 load->file, i);

@@ -44,7 +44,7 @@ static bool grow(struct rp_tokenizer_scratch *s, void **array, size_t count, siz
     return grown != NULL;
 }
 
-static bool reserve_symbols(struct rp_tokenizer_scratch *s, size_t count) {
+bool rp_tok_reserve_symbols(struct rp_tokenizer_scratch *s, size_t count) {
     if (count <= s->symbol_capacity)
         return true;
     size_t capacity = RP_MAX(count, s->symbol_capacity * 2);
@@ -54,7 +54,7 @@ static bool reserve_symbols(struct rp_tokenizer_scratch *s, size_t count) {
     return true;
 }
 
-static bool reserve_links(struct rp_tokenizer_scratch *s, size_t count) {
+bool rp_tok_reserve_links(struct rp_tokenizer_scratch *s, size_t count) {
     if (count <= s->link_capacity)
         return true;
     size_t capacity = RP_MAX(count, s->link_capacity * 2);
@@ -193,7 +193,7 @@ static void heap_sift_down(struct rp_tokenizer_scratch *s, size_t i) {
     heap[i] = top;
 }
 
-static void heap_push(struct rp_tokenizer_scratch *s, struct rp_tok_heap_entry entry) {
+void rp_tok_heap_push(struct rp_tokenizer_scratch *s, struct rp_tok_heap_entry entry) {
     struct rp_tok_heap_entry *heap = s->heap;
     size_t i = s->heap_count++;
     for (size_t parent; i > 0 && entry.key < heap[parent = (i - 1) / 2].key; i = parent) {
@@ -201,6 +201,22 @@ static void heap_push(struct rp_tokenizer_scratch *s, struct rp_tok_heap_entry e
         s->work++;
     }
     heap[i] = entry;
+}
+
+struct rp_tok_heap_entry rp_tok_heap_pop(struct rp_tokenizer_scratch *s) {
+    struct rp_tok_heap_entry top = s->heap[0];
+    s->heap[0] = s->heap[--s->heap_count];
+    heap_sift_down(s, 0);
+    return top;
+}
+
+bool rp_tok_reserve_heap(struct rp_tokenizer_scratch *s, size_t count) {
+    if (count <= s->heap_capacity)
+        return true;
+    if (!grow(s, (void **)&s->heap, count, sizeof *s->heap))
+        return false;
+    s->heap_capacity = count;
+    return true;
 }
 
 /* Whether the pair at `pos` can be merged; if so, its heap entry. */
@@ -217,15 +233,8 @@ static bool pair_entry(const struct rp_tokenizer_scratch *s, uint32_t pos,
 static bool heap_fill(struct rp_tokenizer_scratch *s, size_t count) {
     /* Each merge removes one entry and adds at most two, and there are fewer than `count` merges.
      */
-    if (count * 2 > s->heap_capacity) {
-        struct rp_tok_heap_entry *heap = rp_realloc(s->heap, count * 2 * sizeof *heap);
-        if (!heap) {
-            s->status = RP_STATUS_NO_MEMORY;
-            return false;
-        }
-        s->heap = heap;
-        s->heap_capacity = count * 2;
-    }
+    if (!rp_tok_reserve_heap(s, count * 2))
+        return false;
     s->heap_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         s->prev[i] = i - 1; /* of the first: UINT32_MAX */
@@ -239,13 +248,11 @@ static bool heap_fill(struct rp_tokenizer_scratch *s, size_t count) {
 }
 
 static size_t merge_long(struct rp_tokenizer_scratch *s, size_t count) {
-    if (!reserve_links(s, count) || !heap_fill(s, count))
+    if (!rp_tok_reserve_links(s, count) || !heap_fill(s, count))
         return 0;
     while (s->heap_count) {
-        struct rp_tok_heap_entry top = s->heap[0], fresh;
+        struct rp_tok_heap_entry top = rp_tok_heap_pop(s), fresh;
         uint32_t pos = (uint32_t)top.key, next = s->next[pos];
-        s->heap[0] = s->heap[--s->heap_count];
-        heap_sift_down(s, 0);
         /* Symbols only ever grow, so equal ids on both sides mean that nothing has changed here. */
         if (s->symbols[pos] != top.left || next >= count || s->symbols[next] != top.right)
             continue;
@@ -255,10 +262,10 @@ static size_t merge_long(struct rp_tokenizer_scratch *s, size_t count) {
         if (s->next[pos] < count) {
             s->prev[s->next[pos]] = pos;
             if (pair_entry(s, pos, &fresh))
-                heap_push(s, fresh);
+                rp_tok_heap_push(s, fresh);
         }
         if (s->prev[pos] != UINT32_MAX && pair_entry(s, s->prev[pos], &fresh))
-            heap_push(s, fresh);
+            rp_tok_heap_push(s, fresh);
     }
     size_t kept = 0;
     for (uint32_t i = 0; i < count; i = s->next[i])
@@ -314,7 +321,7 @@ static void encode_units(struct rp_tokenizer_scratch *s, const char *text, size_
     while (len && s->status == RP_OK) {
         if (len > SHORT_UNITS) {
             dead = reserve_dead(s, len / 64 + 1);
-            if (!dead || !reserve_symbols(s, len))
+            if (!dead || !rp_tok_reserve_symbols(s, len))
                 return;
             ids = s->symbols;
         }
@@ -348,7 +355,7 @@ void rp_tok_bpe_merge(struct rp_tokenizer_scratch *s, const char *text, size_t l
     if (len <= SHORT_MAX) {
         count = rp_tok_merge_few(s->tok, few, rp_tok_symbols(s->tok, few, text, len));
     } else {
-        if (!reserve_symbols(s, len))
+        if (!rp_tok_reserve_symbols(s, len))
             return;
         symbols = s->symbols;
         count = rp_tok_symbols(s->tok, symbols, text, len);

@@ -82,13 +82,86 @@ static int parse_replace(struct rp_tok_load *load, const char *where, const json
     return status;
 }
 
+/* NULL, with the error set, when the table is full. */
+static struct rp_tok_normalizer *add_normalizer(struct rp_tok_load *load,
+                                                enum rp_tok_normalizer_kind kind) {
+    struct rp_tokenizer *tok = load->tok;
+    if (tok->normalizer_count == RP_TOK_NORMALIZERS_MAX) {
+        (void)rp_error_set(load->err, RP_STATUS_RANGE, "%s: more than %d normalizers", load->file,
+                           RP_TOK_NORMALIZERS_MAX);
+        return NULL;
+    }
+    struct rp_tok_normalizer *out = &tok->normalizers[tok->normalizer_count++];
+    out->kind = kind;
+    return out;
+}
+
+/* Its parts, in order. */
+static int parse_bert(struct rp_tok_load *load, const char *where, const json_t *json) {
+    bool clean, chinese, lowercase, accents;
+    int status = rp_tok_json_bool(load, where, json, "clean_text", true, &clean);
+    if (status == RP_OK)
+        status = rp_tok_json_bool(load, where, json, "handle_chinese_chars", true, &chinese);
+    if (status == RP_OK)
+        status = rp_tok_json_bool(load, where, json, "lowercase", true, &lowercase);
+    if (status == RP_OK) /* null: as lowercase says */
+        status = rp_tok_json_bool(load, where, json, "strip_accents", lowercase, &accents);
+    const struct {
+        bool on;
+        enum rp_tok_normalizer_kind kind;
+    } parts[] = {{clean, RP_TOK_BERT_CLEAN},
+                 {chinese, RP_TOK_BERT_CHINESE},
+                 {accents, RP_TOK_NFD},
+                 {accents, RP_TOK_BERT_ACCENTS},
+                 {lowercase, RP_TOK_LOWERCASE}};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(parts) && status == RP_OK; i++)
+        if (parts[i].on && !add_normalizer(load, parts[i].kind))
+            status = RP_STATUS_RANGE;
+    return status;
+}
+
+static int parse_precompiled(struct rp_tok_load *load, const char *where, const json_t *json,
+                             struct rp_tok_normalizer *out) {
+    const json_t *value = json_object_get(json, "precompiled_charsmap");
+    const char *text;
+    size_t len;
+    if (is_absent(value)) { /* nothing is mapped */
+        load->tok->normalizer_count--;
+        return RP_OK;
+    }
+    int status = rp_tok_json_string(load, where, json, "precompiled_charsmap", &text, &len);
+    if (status != RP_OK || len == 0) {
+        load->tok->normalizer_count -= status == RP_OK;
+        return status;
+    }
+    char *bytes = rp_alloc(len);
+    if (!bytes)
+        return rp_tok_no_memory(load);
+    size_t count = 0;
+    if (!rp_tok_base64_decode(text, len, bytes, &count))
+        status = rp_error_set(load->err, RP_STATUS_FORMAT,
+                              "%s: %s.precompiled_charsmap is not base64", load->file, where);
+    else
+        status = rp_tok_charsmap_open(load, where, bytes, count, &out->charsmap);
+    rp_free(bytes);
+    return status;
+}
+
 static int parse_normalizer(struct rp_tok_load *load, const char *where, const json_t *json) {
     static const struct {
         const char *type;
         enum rp_tok_normalizer_kind kind;
-    } kinds[] = {{"NFC", RP_TOK_NFC},   {"NFD", RP_TOK_NFD},         {"NFKC", RP_TOK_NFKC},
-                 {"NFKD", RP_TOK_NFKD}, {"Prepend", RP_TOK_PREPEND}, {"Replace", RP_TOK_REPLACE}};
-    struct rp_tokenizer *tok = load->tok;
+    } kinds[] = {{"NFC", RP_TOK_NFC},
+                 {"NFD", RP_TOK_NFD},
+                 {"NFKC", RP_TOK_NFKC},
+                 {"NFKD", RP_TOK_NFKD},
+                 {"Prepend", RP_TOK_PREPEND},
+                 {"Replace", RP_TOK_REPLACE},
+                 {"Strip", RP_TOK_STRIP},
+                 {"StripAccents", RP_TOK_STRIP_ACCENTS},
+                 {"Lowercase", RP_TOK_LOWERCASE},
+                 {"Nmt", RP_TOK_NMT},
+                 {"Precompiled", RP_TOK_PRECOMPILED}};
     const char *type, *text;
     size_t i = 0;
     int status = get_type(load, where, json, &type);
@@ -96,15 +169,23 @@ static int parse_normalizer(struct rp_tok_load *load, const char *where, const j
         return status;
     while (i < RP_ARRAY_COUNT(kinds) && strcmp(kinds[i].type, type) != 0)
         i++;
+    if (strcmp(type, "BertNormalizer") == 0)
+        return parse_bert(load, where, json);
     if (i == RP_ARRAY_COUNT(kinds))
         return unsupported(load, where, type);
-    if (tok->normalizer_count == RP_TOK_NORMALIZERS_MAX)
-        return rp_error_set(load->err, RP_STATUS_RANGE, "%s: more than %d normalizers", load->file,
-                            RP_TOK_NORMALIZERS_MAX);
-    struct rp_tok_normalizer *out = &tok->normalizers[tok->normalizer_count++];
-    out->kind = kinds[i].kind;
+    struct rp_tok_normalizer *out = add_normalizer(load, kinds[i].kind);
+    if (!out)
+        return RP_STATUS_RANGE;
     if (out->kind == RP_TOK_REPLACE)
         return parse_replace(load, where, json, out);
+    if (out->kind == RP_TOK_PRECOMPILED)
+        return parse_precompiled(load, where, json, out);
+    if (out->kind == RP_TOK_STRIP) {
+        status = rp_tok_json_bool(load, where, json, "strip_left", true, &out->left);
+        return status != RP_OK
+                   ? status
+                   : rp_tok_json_bool(load, where, json, "strip_right", true, &out->right);
+    }
     if (out->kind != RP_TOK_PREPEND)
         return RP_OK;
     status = rp_tok_json_string(load, where, json, "prepend", &text, &out->content_len);
@@ -249,12 +330,31 @@ static int parse_pre_tokenizer(struct rp_tok_load *load, const char *where, cons
     int status = get_type(load, where, json, &type);
     if (status != RP_OK)
         return status;
-    if (load->tok->byte_level)
-        return rp_error_set(load->err, RP_STATUS_UNSUPPORTED,
-                            "%s: %s: a pre-tokenizer after ByteLevel is not supported", load->file,
-                            where);
-    if (strcmp(type, "ByteLevel") == 0)
+    if (load->tok->byte_level && !load->tok->mapped_steps) {
+        load->tok->mapped_steps = true;
+        if (!add_step(load, RP_TOK_STEP_BYTE_MAP))
+            return RP_STATUS_RANGE;
+    }
+    if (strcmp(type, "ByteLevel") == 0 && !load->tok->byte_level)
         return parse_byte_level(load, where, json);
+    if (load->tok->byte_level && (strcmp(type, "ByteLevel") == 0 || strcmp(type, "Metaspace") == 0))
+        return rp_error_set(load->err, RP_STATUS_UNSUPPORTED,
+                            "%s: %s: %s after ByteLevel is not supported", load->file, where, type);
+    if (strcmp(type, "BertPreTokenizer") == 0) {
+        status =
+            add_pattern_step(load, where, space, sizeof space - 1, true, RP_TOK_REMOVED, false);
+        return status != RP_OK ? status
+                               : add_pattern_step(load, where, punctuation, sizeof punctuation - 1,
+                                                  true, RP_TOK_ISOLATED, false);
+    }
+    if (strcmp(type, "CharDelimiterSplit") == 0) {
+        const char *delimiter;
+        size_t len;
+        status = rp_tok_json_string(load, where, json, "delimiter", &delimiter, &len);
+        return status != RP_OK
+                   ? status
+                   : add_pattern_step(load, where, delimiter, len, false, RP_TOK_REMOVED, false);
+    }
     if (strcmp(type, "Split") == 0)
         return parse_split(load, where, json);
     if (strcmp(type, "Metaspace") == 0)
@@ -339,6 +439,20 @@ static int decoder_metaspace(struct rp_tok_load *load, const char *where, const 
     return copy_text(load, replacement, len, &d->replaces[0].pattern);
 }
 
+static int decoder_wordpiece(struct rp_tok_load *load, const char *where, const json_t *json) {
+    struct rp_tok_decoder *d = &load->tok->decoder;
+    const char *prefix;
+    size_t len;
+    int status = rp_tok_json_string(load, where, json, "prefix", &prefix, &len);
+    if (status == RP_OK)
+        status = rp_tok_json_bool(load, where, json, "cleanup", true, &d->cleanup);
+    if (status != RP_OK)
+        return status;
+    d->kind = RP_TOK_DECODER_WORDPIECE;
+    d->replaces[0] = (struct rp_tok_replace){.content = "", .pattern_len = len};
+    return copy_text(load, prefix, len, &d->replaces[0].pattern);
+}
+
 /* ByteLevel and Metaspace stand alone; the others come in the order Replace, ByteFallback, Fuse,
  * Strip. */
 static int parse_decoder(struct rp_tok_load *load, const char *where, const json_t *json) {
@@ -348,8 +462,8 @@ static int parse_decoder(struct rp_tok_load *load, const char *where, const json
     if (status != RP_OK)
         return status;
     bool alone = strcmp(type, "ByteLevel") == 0 || strcmp(type, "Metaspace") == 0;
-    if (d->kind != RP_TOK_DECODER_NONE &&
-        (alone || d->kind != RP_TOK_DECODER_SEQUENCE || d->fused)) {
+    if (d->kind != RP_TOK_DECODER_NONE && (alone || strcmp(type, "WordPiece") == 0 ||
+                                           d->kind != RP_TOK_DECODER_SEQUENCE || d->fused)) {
         if (strcmp(type, "Fuse") == 0)
             return RP_OK; /* changes nothing there */
         if (alone || strcmp(type, "Strip") != 0 || d->kind != RP_TOK_DECODER_SEQUENCE)
@@ -361,6 +475,8 @@ static int parse_decoder(struct rp_tok_load *load, const char *where, const json
         d->kind = RP_TOK_DECODER_BYTE_LEVEL;
         return RP_OK;
     }
+    if (strcmp(type, "WordPiece") == 0)
+        return decoder_wordpiece(load, where, json);
     d->kind = alone ? RP_TOK_DECODER_METASPACE : RP_TOK_DECODER_SEQUENCE;
     if (alone)
         return decoder_metaspace(load, where, json);

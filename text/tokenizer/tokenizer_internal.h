@@ -41,6 +41,8 @@ enum rp_tok_entry_flags {
     RP_TOK_WHOLE = 8,      /* its bytes are whole characters */
     RP_TOK_MODEL = 16,     /* in model.vocab */
     RP_TOK_HAS_PIECE = 32, /* can be produced from a piece: `piece` is set */
+    RP_TOK_UNUSED = 64,    /* SentencePiece's types */
+    RP_TOK_USER = 128,
 };
 
 /* Offsets into the blob. */
@@ -113,6 +115,24 @@ enum rp_tok_normalizer_kind {
     RP_TOK_NFKD,
     RP_TOK_PREPEND,
     RP_TOK_REPLACE,
+    RP_TOK_STRIP,
+    RP_TOK_STRIP_ACCENTS,
+    RP_TOK_LOWERCASE,
+    RP_TOK_NMT,
+    RP_TOK_BERT_CLEAN, /* the parts of BertNormalizer, with NFD and LOWERCASE */
+    RP_TOK_BERT_CHINESE,
+    RP_TOK_BERT_ACCENTS,
+    RP_TOK_PRECOMPILED,   /* as the package tokenizers applies a charsmap: by graphemes */
+    RP_TOK_SENTENCEPIECE, /* as SentencePiece does, with its rules for spaces */
+};
+
+/* SentencePiece's precompiled_charsmap: a double array of darts-clone, and what its values are
+ * offsets into: strings that end with a NUL. */
+struct rp_tok_charsmap {
+    const uint32_t *units;
+    size_t unit_count;
+    const char *strings;
+    size_t strings_len;
 };
 struct rp_tok_normalizer {
     enum rp_tok_normalizer_kind kind;
@@ -121,6 +141,9 @@ struct rp_tok_normalizer {
     pcre2_code *regex; /* or NULL: `pattern` is literal */
     const char *content;
     size_t content_len;
+    bool left, right;                     /* STRIP */
+    struct rp_tok_charsmap charsmap;      /* PRECOMPILED, SENTENCEPIECE */
+    bool prefix, prefix_first_only, trim; /* SENTENCEPIECE */
 };
 
 enum rp_tok_behavior {
@@ -138,6 +161,7 @@ enum rp_tok_step_kind {
     RP_TOK_STEP_DIGITS,
     RP_TOK_STEP_PREFIX_SPACE,
     RP_TOK_STEP_METASPACE,
+    RP_TOK_STEP_BYTE_MAP, /* bytes become ByteLevel's characters, for the steps after it */
 };
 
 /* End of the piece that begins at `pos`; `pos` < `len`. */
@@ -160,6 +184,7 @@ enum rp_tok_decoder_kind {
     RP_TOK_DECODER_BYTE_LEVEL, /* bytes; invalid sequences as in a lossy conversion */
     RP_TOK_DECODER_SEQUENCE,   /* Replace, ByteFallback, Fuse, Strip */
     RP_TOK_DECODER_METASPACE,
+    RP_TOK_DECODER_WORDPIECE, /* [0].pattern: the prefix of continuations; tokens joined by spaces */
 };
 struct rp_tok_replace {
     const char *pattern, *content;
@@ -172,6 +197,7 @@ struct rp_tok_decoder {
     bool byte_fallback;
     bool fused;              /* after Fuse: rules apply to the text as a whole */
     bool drop_first_markers; /* Metaspace: the first token loses its markers */
+    bool cleanup;            /* WordPiece: no space before punctuation and contractions */
     char strip_char;
     uint32_t strip_left;
 };
@@ -189,7 +215,10 @@ enum rp_tok_class {
     RP_TOK_SPACE,
 };
 
+enum rp_tok_model { RP_TOK_BPE, RP_TOK_SCORE, RP_TOK_UNIGRAM, RP_TOK_WORDPIECE };
+
 struct rp_tokenizer {
+    enum rp_tok_model model;
     struct rp_arena arena; /* everything below that is not freed by name in rp_tokenizer_close */
     struct rp_buffer blob;
     struct rp_tok_entry *entries;
@@ -199,11 +228,21 @@ struct rp_tokenizer {
     uint32_t piece_max;            /* the longest of them */
     struct rp_tok_merges merges;
     struct rp_tok_units units;
+    struct rp_tok_trie pieces; /* UNIGRAM, WORDPIECE: to the id */
+    double *scores;            /* UNIGRAM, by id */
+    double min_score, max_score;
+    bool float_scores; /* sums are rounded to floats, as SentencePiece does */
+    uint32_t *ranks;   /* SCORE, by id: the lowest is joined first; equal scores have equal ranks */
+    bool has_unused;   /* some piece has the type UNUSED */
+    bool mapped_steps; /* pieces reach the model as ByteLevel's characters */
+    uint32_t word_chars_max, continuation_node; /* WORDPIECE */
+    bool has_continuations;
     struct rp_tok_added *added;
     uint32_t added_count;
     struct rp_tok_trie raw_trie;        /* added tokens found before the normalizer */
     struct rp_tok_trie normalized_trie; /* and after it */
     bool normalized_special;            /* the second set has special tokens */
+    struct rp_tok_trie user_trie;       /* SentencePiece's own symbols, which stay as they are */
     struct rp_tok_normalizer normalizers[RP_TOK_NORMALIZERS_MAX];
     size_t normalizer_count;
     struct rp_tok_step steps[RP_TOK_STEPS_MAX];
@@ -258,6 +297,13 @@ struct rp_tok_heap_entry {
     int32_t left, right;
 };
 
+/* UNIGRAM: the best path that ends at a position. id -1: none yet. */
+struct rp_tok_best {
+    double score;
+    uint32_t begin, next;
+    int32_t id;
+};
+
 struct rp_tokenizer_scratch {
     const struct rp_tokenizer *tok;
     struct rp_tok_text_buffer input;
@@ -272,7 +318,11 @@ struct rp_tokenizer_scratch {
     size_t dead_capacity;
     struct rp_tok_heap_entry *heap;
     size_t heap_count, heap_capacity;
-    uint32_t *points; /* code points under normalization */
+    struct rp_tok_best *best;
+    size_t best_capacity;
+    uint32_t *unused_cuts;     /* SCORE: by id, where the last pair that made it was cut */
+    struct rp_buffer unmapped; /* a piece back from ByteLevel's characters */
+    uint32_t *points;          /* code points under normalization */
     uint32_t *points_spare;
     size_t point_capacity;
     pcre2_match_data *match;
@@ -339,6 +389,35 @@ uint32_t rp_tok_byte_to_char(unsigned char byte);
 int rp_tok_char_to_byte(uint32_t code);
 
 /* tokenizer_load.c */
+/* `path`: a model directory or file; the result of closing it is the caller's. For both kinds of
+ * files. */
+struct rp_tokenizer *rp_tok_create(void);
+int rp_tok_read_file(const char *path, char **out, size_t *out_len, struct rp_error *err);
+int rp_tok_read_json(const char *path, size_t flags, json_t **out, struct rp_error *err);
+/* The tables for ids below `limit` and `count` tokens. */
+int rp_tok_tables_init(struct rp_tok_load *load, uint32_t limit, size_t count);
+/* A token of the model; with `flags`. FORMAT: another has the id. Without RP_TOK_HAS_PIECE in
+ * `flags` no text leads to it. The first of two with the same content is the one that is found. */
+int rp_tok_vocab_add(struct rp_tok_load *load, const char *where, const char *content, size_t len,
+                     int32_t id, uint32_t flags);
+/* byte_ids from the "<0x..>" tokens, and char_ids; after the vocabulary. */
+int rp_tok_vocab_finish(struct rp_tok_load *load);
+
+/* tokenizer_models.c: model types of tokenizer.json other than BPE. */
+int rp_tok_load_unigram(struct rp_tok_load *load, const json_t *model);
+int rp_tok_load_wordpiece(struct rp_tok_load *load, const json_t *model);
+/* The trie of all entries with a piece. */
+int rp_tok_pieces_build(struct rp_tok_load *load);
+/* WORDPIECE: after the trie; the prefix of continuations. */
+void rp_tok_continuations(struct rp_tokenizer *tok, const char *prefix, size_t len);
+
+/* tokenizer_build.c: fills an empty tokenizer from tables. `more`: entries as in added_tokens of
+ * tokenizer.json, or NULL. */
+struct rp_tokenizer_tables;
+int rp_tok_fill(struct rp_tok_load *load, const struct rp_tokenizer_tables *tables, json_t *more);
+/* tokenizer_sentencepiece.c: a tokenizer.model; `config` is tokenizer_config.json or NULL. */
+int rp_tok_load_sentencepiece(struct rp_tok_load *load, const json_t *config);
+
 /* Copies text into the blob. */
 int rp_tok_blob_add(struct rp_tok_load *load, const char *text, size_t len,
                     struct rp_tok_slice *out);
@@ -389,7 +468,28 @@ void rp_tok_classes_fill(uint8_t classes[0x10000], uint8_t moves[0x10000]);
 
 /* tokenizer_normalize.c: *out points into the scratch or to *in. */
 int rp_tok_normalize(const struct rp_tokenizer *tok, struct rp_tokenizer_scratch *scratch,
-                     const struct rp_tok_text *in, struct rp_tok_text *out);
+                     const struct rp_tok_text *in, bool at_start, struct rp_tok_text *out);
+/* For the normalizers in other files. allow -1: nothing is tracked. */
+void rp_tok_text_append(struct rp_tok_text_buffer *out, const char *data, size_t len, int allow);
+void rp_tok_text_copy(struct rp_tok_text_buffer *out, const struct rp_tok_text *in, size_t begin,
+                      size_t end);
+/* Whether all of [begin, end) may be part of a special token; -1: nothing is tracked. */
+int rp_tok_text_allow(const struct rp_tok_text *in, size_t begin, size_t end);
+
+/* tokenizer_fold.c: from RP_TOK_STRIP to RP_TOK_BERT_ACCENTS. */
+void rp_tok_fold(const struct rp_tok_normalizer *n, const struct rp_tok_text *in,
+                 struct rp_tok_text_buffer *out);
+
+/* tokenizer_charsmap.c: the bytes of base64, at most `len`; false: it is none. */
+bool rp_tok_base64_decode(const char *text, size_t len, char *out, size_t *out_len);
+/* Checks the bytes, which are copied into the arena. */
+int rp_tok_charsmap_open(struct rp_tok_load *load, const char *where, const void *bytes, size_t len,
+                         struct rp_tok_charsmap *out);
+void rp_tok_charsmap_apply(const struct rp_tok_normalizer *n, const struct rp_tok_text *in,
+                           struct rp_tok_text_buffer *out);
+void rp_tok_sentencepiece_apply(const struct rp_tokenizer *tok, const struct rp_tok_normalizer *n,
+                                const struct rp_tok_text *in, bool at_start,
+                                struct rp_tok_text_buffer *out);
 
 /* tokenizer_split.c: cuts a text into pieces and encodes them; sets scratch->status on failure.
  * `at_start`: the text begins where the whole input begins. */
@@ -398,6 +498,9 @@ void rp_tok_split(struct rp_tokenizer_scratch *scratch, const char *text, size_t
 
 /* tokenizer_merges.c, tokenizer_units.c, tokenizer_nodes.c: the section model.merges. */
 int rp_tok_merges_load(struct rp_tok_load *load, const json_t *merges);
+struct rp_tokenizer_text;
+int rp_tok_merges_build(struct rp_tok_load *load, const struct rp_tokenizer_text *merges,
+                        size_t count);
 int rp_tok_units_build(struct rp_tok_load *load, const struct rp_tok_rule *rules, uint32_t count);
 int rp_tok_nodes_build(struct rp_tok_load *load);
 /* The ids of text[0, *end) into `out` (room for `len`) and their number. *end < len: there is a
@@ -412,6 +515,24 @@ size_t rp_tok_symbols(const struct rp_tokenizer *tok, int32_t *symbols, const ch
                       size_t len);
 size_t rp_tok_symbol_count(const struct rp_tokenizer *tok, const char *text, size_t len);
 size_t rp_tok_merge_few(const struct rp_tokenizer *tok, int32_t *ids, size_t count);
+
+bool rp_tok_reserve_symbols(struct rp_tokenizer_scratch *s, size_t count);
+bool rp_tok_reserve_links(struct rp_tokenizer_scratch *s, size_t count);
+bool rp_tok_reserve_heap(struct rp_tokenizer_scratch *s, size_t count);
+void rp_tok_heap_push(struct rp_tokenizer_scratch *s, struct rp_tok_heap_entry entry);
+struct rp_tok_heap_entry rp_tok_heap_pop(struct rp_tokenizer_scratch *s);
+
+/* tokenizer_unigram.c, tokenizer_wordpiece.c, tokenizer_score.c: encode a piece; `len` > 0. */
+void rp_tok_unigram_encode(struct rp_tokenizer_scratch *s, const char *text, size_t len);
+void rp_tok_wordpiece_encode(struct rp_tokenizer_scratch *s, const char *text, size_t len);
+void rp_tok_score_encode(struct rp_tokenizer_scratch *s, const char *text, size_t len);
+/* tokenizer_unigram.c: the tokens of characters that no piece has. */
+void rp_tok_emit_unknown(struct rp_tokenizer_scratch *s, const char *text, size_t len);
+/* tokenizer_score.c: notes which bytes are neighbors in a piece; then sets where texts are cut. */
+void rp_tok_learn_joins(struct rp_tokenizer *tok, const char *text, size_t len);
+void rp_tok_set_cuts(struct rp_tokenizer *tok);
+/* A piece of SCORE and UNIGRAM is no longer than this: every position may be compared with it. */
+#define RP_TOK_PIECE_LEN_MAX 1024
 
 /* tokenizer_pieces.c: encodes one piece. */
 void rp_tok_bpe_encode(struct rp_tokenizer_scratch *scratch, const char *text, size_t len);

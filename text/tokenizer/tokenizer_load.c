@@ -68,7 +68,7 @@ int rp_tok_json_string(struct rp_tok_load *load, const char *where, const json_t
                         where, key);
 }
 
-static int read_file(const char *path, char **out, size_t *out_len, struct rp_error *err) {
+int rp_tok_read_file(const char *path, char **out, size_t *out_len, struct rp_error *err) {
     struct stat info;
     char *data = NULL;
     size_t len = 0;
@@ -105,12 +105,12 @@ static int read_file(const char *path, char **out, size_t *out_len, struct rp_er
 }
 
 /* `flags`: of jansson, beside the ones that are always meant. */
-static int read_json(const char *path, size_t flags, json_t **out, struct rp_error *err) {
+int rp_tok_read_json(const char *path, size_t flags, json_t **out, struct rp_error *err) {
     char *data = NULL;
     size_t len = 0;
     json_error_t error;
     bool no_memory;
-    int status = read_file(path, &data, &len, err);
+    int status = rp_tok_read_file(path, &data, &len, err);
     if (status != RP_OK)
         return status;
     *out = rp_json_parse(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | flags, &error,
@@ -139,14 +139,30 @@ static int check_id(struct rp_tok_load *load, const char *where, const char *con
     return RP_OK;
 }
 
-/* Makes the tables large enough for every id in the file. */
-static int size_tables(struct rp_tok_load *load, json_t *vocab, const json_t *added) {
+int rp_tok_tables_init(struct rp_tok_load *load, uint32_t limit, size_t count) {
     struct rp_tokenizer *tok = load->tok;
+    tok->id_limit = limit;
+    tok->entries = rp_arena_calloc(&tok->arena, limit, sizeof *tok->entries);
+    if (!tok->entries || !rp_tok_map_init(&tok->content_map, &tok->arena, (uint32_t)count, false) ||
+        !rp_tok_map_init(&tok->piece_map, &tok->arena, (uint32_t)count, true))
+        return rp_tok_no_memory(load);
+    for (int i = 0; i < 256; i++)
+        tok->byte_ids[i] = -1;
+    return RP_OK;
+}
+
+/* Makes the tables large enough for every id in the file. The vocabulary is an object, or Unigram's
+ * array, whose places are the ids. */
+static int size_tables(struct rp_tok_load *load, json_t *vocab, const json_t *added) {
     const char *key;
     json_t *value;
     uint32_t limit = 0;
-    size_t i, count = json_object_size(vocab) + json_array_size(added);
+    size_t i, count = json_object_size(vocab) + json_array_size(vocab) + json_array_size(added);
     int status;
+    if (json_array_size(vocab) > RP_TOKEN_ID_LIMIT)
+        return rp_error_set(load->err, RP_STATUS_RANGE, "%s: model.vocab: more than %d tokens",
+                            load->file, RP_TOKEN_ID_LIMIT);
+    limit = (uint32_t)json_array_size(vocab);
     json_object_foreach(vocab, key, value) {
         status = check_id(load, "model.vocab", key, value, &limit);
         if (status != RP_OK)
@@ -165,12 +181,7 @@ static int size_tables(struct rp_tok_load *load, json_t *vocab, const json_t *ad
         return rp_error_set(load->err, RP_STATUS_RANGE,
                             "%s: the highest id is %" PRIu32 ", but there are only %zu tokens",
                             load->file, limit - 1, count);
-    tok->id_limit = limit;
-    tok->entries = rp_arena_calloc(&tok->arena, limit, sizeof *tok->entries);
-    if (!tok->entries || !rp_tok_map_init(&tok->content_map, &tok->arena, (uint32_t)count, false) ||
-        !rp_tok_map_init(&tok->piece_map, &tok->arena, (uint32_t)count, true))
-        return rp_tok_no_memory(load);
-    return RP_OK;
+    return rp_tok_tables_init(load, limit, count);
 }
 
 /* With ByteLevel: the bytes that the token's characters stand for. False: no text leads there. */
@@ -188,20 +199,21 @@ static bool piece_of(const char *content, size_t len, char *out, size_t *out_len
     return true;
 }
 
-static int add_vocab_token(struct rp_tok_load *load, const char *content, size_t len, int32_t id) {
+int rp_tok_vocab_add(struct rp_tok_load *load, const char *where, const char *content, size_t len,
+                     int32_t id, uint32_t flags) {
     struct rp_tokenizer *tok = load->tok;
     struct rp_tok_entry *e = &tok->entries[id];
     if (e->flags)
         return rp_error_set(load->err, RP_STATUS_FORMAT,
-                            "%s: model.vocab: \"%s\" and \"%s\" have the same id %" PRId32,
-                            load->file, rp_tok_quote(content, len).text,
+                            "%s: %s: \"%s\" and \"%s\" have the same id %" PRId32, load->file,
+                            where, rp_tok_quote(content, len).text,
                             rp_tok_quote(rp_tok_ptr(tok, e->content), e->content.len).text, id);
     int status = rp_tok_blob_add(load, content, len, &e->content);
     if (status != RP_OK)
         return status;
-    e->flags = RP_TOK_KNOWN | RP_TOK_MODEL;
-    (void)rp_tok_map_put(&tok->content_map, tok, id); /* keys of an object are unique */
-    if (len == 0)
+    e->flags = RP_TOK_KNOWN | RP_TOK_MODEL | (flags & ~(uint32_t)RP_TOK_HAS_PIECE);
+    (void)rp_tok_map_put(&tok->content_map, tok, id);
+    if (len == 0 || !(flags & RP_TOK_HAS_PIECE))
         return RP_OK;
     e->piece = e->content;
     if (tok->byte_level) {
@@ -224,18 +236,16 @@ static int add_vocab_token(struct rp_tok_load *load, const char *content, size_t
     return RP_OK;
 }
 
-static int load_vocab(struct rp_tok_load *load, json_t *vocab) {
+int rp_tok_vocab_finish(struct rp_tok_load *load) {
     struct rp_tokenizer *tok = load->tok;
-    const char *key;
-    json_t *value;
-    for (int i = 0; i < 256; i++)
-        tok->byte_ids[i] = -1;
-    json_object_foreach(vocab, key, value) {
-        int status = add_vocab_token(load, key, strlen(key), (int32_t)json_integer_value(value));
-        if (status != RP_OK)
-            return status;
-    }
     if (tok->byte_level)
+        return RP_OK;
+    for (int byte = 0; byte < 256; byte++) {
+        static const char hex[] = "0123456789ABCDEF";
+        char name[6] = {'<', '0', 'x', hex[byte >> 4], hex[byte & 15], '>'};
+        tok->byte_ids[byte] = rp_tok_map_find(&tok->content_map, tok, name, sizeof name);
+    }
+    if (tok->model != RP_TOK_BPE)
         return RP_OK;
     tok->char_ids = rp_arena_calloc(&tok->arena, 0x10000, sizeof *tok->char_ids);
     if (!tok->char_ids)
@@ -245,12 +255,19 @@ static int load_vocab(struct rp_tok_load *load, json_t *vocab) {
         int n = rp_utf8_encode(code, utf8);
         tok->char_ids[code] = rp_tok_map_find(&tok->piece_map, tok, utf8, (size_t)n);
     }
-    for (int byte = 0; byte < 256; byte++) {
-        static const char hex[] = "0123456789ABCDEF";
-        char name[6] = {'<', '0', 'x', hex[byte >> 4], hex[byte & 15], '>'};
-        tok->byte_ids[byte] = rp_tok_map_find(&tok->content_map, tok, name, sizeof name);
-    }
     return RP_OK;
+}
+
+static int load_vocab(struct rp_tok_load *load, json_t *vocab) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(vocab, key, value) {
+        int status = rp_tok_vocab_add(load, "model.vocab", key, strlen(key),
+                                      (int32_t)json_integer_value(value), RP_TOK_HAS_PIECE);
+        if (status != RP_OK)
+            return status;
+    }
+    return rp_tok_vocab_finish(load);
 }
 
 /* Options that change the ids and that no current model uses. */
@@ -260,10 +277,25 @@ static int check_model(struct rp_tok_load *load, const json_t *model) {
         return rp_error_set(load->err, RP_STATUS_FORMAT, "%s: model must be an object", load->file);
     const json_t *type = json_object_get(model, "type");
     const char *name = json_string_value(type);
-    if (type ? !name || strcmp(name, "BPE") != 0 : !json_object_get(model, "merges"))
-        return rp_error_set(load->err, RP_STATUS_UNSUPPORTED,
-                            "%s: model.type \"%s\" is not supported, only \"BPE\" is", load->file,
-                            name ? rp_tok_quote(name, strlen(name)).text : "?");
+    if (name && strcmp(name, "Unigram") == 0)
+        load->tok->model = RP_TOK_UNIGRAM;
+    else if (name && strcmp(name, "WordPiece") == 0)
+        load->tok->model = RP_TOK_WORDPIECE;
+    else if (type ? !name || strcmp(name, "BPE") != 0 : !json_object_get(model, "merges"))
+        return rp_error_set(
+            load->err, RP_STATUS_UNSUPPORTED,
+            "%s: model.type \"%s\" is not supported; BPE, Unigram and WordPiece are", load->file,
+            name ? rp_tok_quote(name, strlen(name)).text : "?");
+    if (load->tok->model == RP_TOK_UNIGRAM && !json_is_array(json_object_get(model, "vocab")))
+        return rp_error_set(load->err, RP_STATUS_FORMAT, "%s: model.vocab must be an array",
+                            load->file);
+    if (load->tok->model == RP_TOK_UNIGRAM)
+        return RP_OK;
+    if (!json_is_object(json_object_get(model, "vocab")))
+        return rp_error_set(load->err, RP_STATUS_FORMAT, "%s: model.vocab must be an object",
+                            load->file);
+    if (load->tok->model == RP_TOK_WORDPIECE)
+        return RP_OK;
     const json_t *dropout = json_object_get(model, "dropout");
     if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0)
         return rp_error_set(load->err, RP_STATUS_UNSUPPORTED,
@@ -274,14 +306,17 @@ static int check_model(struct rp_tok_load *load, const json_t *model) {
             return rp_error_set(load->err, RP_STATUS_UNSUPPORTED, "%s: model.%s is not supported",
                                 load->file, affixes[i]);
     }
-    if (!json_is_object(json_object_get(model, "vocab")))
-        return rp_error_set(load->err, RP_STATUS_FORMAT, "%s: model.vocab must be an object",
-                            load->file);
     return RP_OK;
 }
 
 static int load_model(struct rp_tok_load *load, const json_t *model) {
     struct rp_tokenizer *tok = load->tok;
+    if (tok->model == RP_TOK_UNIGRAM)
+        return rp_tok_load_unigram(load, model);
+    if (tok->model == RP_TOK_WORDPIECE) {
+        int loaded = load_vocab(load, json_object_get(model, "vocab"));
+        return loaded != RP_OK ? loaded : rp_tok_load_wordpiece(load, model);
+    }
     int status =
         rp_tok_json_bool(load, "model", model, "byte_fallback", false, &tok->byte_fallback);
     if (status == RP_OK)
@@ -311,16 +346,16 @@ static int load_sections(struct rp_tok_load *load, const json_t *root) {
     if (added && !json_is_null(added) && !json_is_array(added))
         return rp_error_set(load->err, RP_STATUS_FORMAT, "%s: added_tokens must be an array",
                             load->file);
-    tok->classes = rp_arena_alloc(&tok->arena, 0x10000);
-    tok->moves = tok->classes ? rp_arena_alloc(&tok->arena, 0x10000) : NULL;
-    if (!tok->moves)
-        return rp_tok_no_memory(load);
-    rp_tok_classes_fill(tok->classes, tok->moves);
     int status = check_model(load, model);
     if (status == RP_OK)
         status = rp_tok_config_normalizer(load, json_object_get(root, "normalizer"));
     if (status == RP_OK) /* before the vocabulary: it decides about byte_level */
         status = rp_tok_config_pre_tokenizer(load, json_object_get(root, "pre_tokenizer"));
+    if (status == RP_OK && tok->byte_level && tok->model != RP_TOK_BPE)
+        status = rp_error_set(load->err, RP_STATUS_UNSUPPORTED,
+                              "%s: the pre-tokenizer ByteLevel is not supported with model.type "
+                              "Unigram and WordPiece",
+                              load->file);
     if (status == RP_OK)
         status = size_tables(load, json_object_get(model, "vocab"), added);
     if (status == RP_OK)
@@ -346,71 +381,120 @@ static int32_t named_token(const struct rp_tokenizer *tok, const json_t *root, c
                : -1;
 }
 
-static int load_names(struct rp_tokenizer *tok, const char *path, struct rp_error *err) {
-    json_t *root;
-    tok->bos_id = tok->eos_id = -1;
-    /* model_max_length is 10^30 in many files, which is no integer to jansson. */
-    int status = read_json(path, JSON_DECODE_INT_AS_REAL, &root, err);
-    if (status == RP_STATUS_NOT_FOUND)
-        return RP_OK;
-    if (status != RP_OK)
-        return status;
-    tok->bos_id = named_token(tok, root, "bos_token");
-    tok->eos_id = named_token(tok, root, "eos_token");
-    json_decref(root);
-    return RP_OK;
+/* Ids of the names in tokenizer_config.json; those of a tokenizer.model stay where it has none. */
+static void load_names(struct rp_tokenizer *tok, const json_t *config, bool is_model) {
+    int32_t bos = named_token(tok, config, "bos_token"),
+            eos = named_token(tok, config, "eos_token");
+    if (bos >= 0 || !is_model)
+        tok->bos_id = bos;
+    if (eos >= 0 || !is_model)
+        tok->eos_id = eos;
+    if (is_model && tok->prefix_count)
+        tok->prefix_ids[0] = tok->bos_id;
+    if (is_model && tok->suffix_count)
+        tok->suffix_ids[0] = tok->eos_id;
 }
 
-/* The two files' names, for a directory or a tokenizer.json. */
+static bool is_file(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* The two files' names, for a directory, a tokenizer.json or a tokenizer.model. A directory's
+ * tokenizer.model is read only if there is no tokenizer.json. */
 static int file_names(const char *path, struct rp_buffer *file, struct rp_buffer *config) {
     struct stat info;
     size_t dir_len = strlen(path);
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        rp_buffer_printf(file, "%s/tokenizer.model", path);
+        rp_buffer_append(file, "", 1);
+        bool is_model = !file->failed && is_file(file->data);
+        rp_buffer_clear(file);
         rp_buffer_printf(file, "%s/tokenizer.json", path);
+        rp_buffer_append(file, "", 1);
+        if (is_model && !file->failed && !is_file(file->data)) {
+            rp_buffer_clear(file);
+            rp_buffer_printf(file, "%s/tokenizer.model", path);
+            rp_buffer_append(file, "", 1);
+        }
         rp_buffer_printf(config, "%s/tokenizer_config.json", path);
     } else {
         while (dir_len > 0 && path[dir_len - 1] != '/')
             dir_len--;
         rp_buffer_puts(file, path);
+        rp_buffer_append(file, "", 1);
         rp_buffer_append(config, path, dir_len);
         rp_buffer_puts(config, "tokenizer_config.json");
     }
-    rp_buffer_append(file, "", 1);
     rp_buffer_append(config, "", 1);
     return file->failed || config->failed ? RP_STATUS_NO_MEMORY : RP_OK;
 }
 
+struct rp_tokenizer *rp_tok_create(void) {
+    struct rp_tokenizer *tok = rp_calloc(1, sizeof *tok);
+    if (!tok)
+        return NULL;
+    rp_buffer_init(&tok->blob, UINT32_MAX); /* slices hold 32-bit offsets */
+    (void)rp_buffer_reserve(&tok->blob, 1); /* so that an empty slice points somewhere */
+    tok->bos_id = tok->eos_id = -1;
+    tok->classes = rp_arena_alloc(&tok->arena, 0x10000);
+    tok->moves = tok->classes ? rp_arena_alloc(&tok->arena, 0x10000) : NULL;
+    if (!tok->moves) {
+        rp_tokenizer_close(tok);
+        return NULL;
+    }
+    rp_tok_classes_fill(tok->classes, tok->moves);
+    return tok;
+}
+
+static int load_file(struct rp_tok_load *load, const json_t *config) {
+    size_t len = strlen(load->file);
+    bool is_model = len >= 6 && strcmp(load->file + len - 6, ".model") == 0;
+    json_t *root = NULL;
+    int status;
+    if (is_model) {
+        status = rp_tok_load_sentencepiece(load, config);
+    } else {
+        status = rp_tok_read_json(load->file, 0, &root, load->err);
+        if (status == RP_OK)
+            status = load_sections(load, root);
+        json_decref(root);
+    }
+    if (status == RP_STATUS_NOT_FOUND)
+        rp_error_hint(load->err, "name a model directory, a tokenizer.json or a tokenizer.model");
+    if (status == RP_OK)
+        load_names(load->tok, config, is_model);
+    return status;
+}
+
 int rp_tokenizer_open(const char *path, struct rp_tokenizer **out, struct rp_error *err) {
     struct rp_buffer file, config;
-    json_t *root = NULL;
+    json_t *names = NULL;
     rp_buffer_init(&file, 0);
     rp_buffer_init(&config, 0);
     *out = NULL;
-    struct rp_tokenizer *tok = rp_calloc(1, sizeof *tok);
-    if (!tok || file_names(path, &file, &config) != RP_OK) {
-        int failed = rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: out of memory", path);
-        rp_free(tok);
-        rp_buffer_deinit(&file);
-        rp_buffer_deinit(&config);
-        return failed;
-    }
-    rp_buffer_init(&tok->blob, UINT32_MAX); /* slices hold 32-bit offsets */
-    (void)rp_buffer_reserve(&tok->blob, 1); /* so that an empty slice points somewhere */
+    struct rp_tokenizer *tok = rp_tok_create();
+    int status = tok ? file_names(path, &file, &config) : RP_STATUS_NO_MEMORY;
+    if (status != RP_OK)
+        (void)rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: out of memory", path);
     struct rp_tok_load load = {.tok = tok, .file = file.data, .err = err};
-    int status = read_json(file.data, 0, &root, err);
-    if (status == RP_STATUS_NOT_FOUND)
-        rp_error_hint(err, "name a model directory or a tokenizer.json");
+    /* model_max_length is 10^30 in many files, which is no integer to jansson. */
+    if (status == RP_OK) {
+        struct rp_error unread = {0};
+        status = rp_tok_read_json(config.data, JSON_DECODE_INT_AS_REAL, &names, &unread);
+        if (status == RP_STATUS_NOT_FOUND)
+            status = RP_OK;
+        else if (status != RP_OK && err)
+            *err = unread;
+    }
     if (status == RP_OK)
-        status = load_sections(&load, root);
-    if (status == RP_OK)
-        status = load_names(tok, config.data, err);
-    json_decref(root);
+        status = load_file(&load, names);
+    json_decref(names);
     rp_buffer_deinit(&file);
     rp_buffer_deinit(&config);
-    if (status != RP_OK) {
+    if (status != RP_OK)
         rp_tokenizer_close(tok);
-        return status;
-    }
-    *out = tok;
-    return RP_OK;
+    else
+        *out = tok;
+    return status;
 }

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static void append(struct rp_tok_text_buffer *out, const char *data, size_t len, int allow) {
+void rp_tok_text_append(struct rp_tok_text_buffer *out, const char *data, size_t len, int allow) {
     rp_buffer_append(&out->text, data, len);
     if (allow >= 0 && len && rp_buffer_reserve(&out->allow, len)) {
         memset(out->allow.data + out->allow.len, allow, len);
@@ -13,14 +13,14 @@ static void append(struct rp_tok_text_buffer *out, const char *data, size_t len,
 }
 
 /* -1 when nothing is tracked; else whether all of [begin, end) may be part of a special token. */
-static int allow_of(const struct rp_tok_text *in, size_t begin, size_t end) {
+int rp_tok_text_allow(const struct rp_tok_text *in, size_t begin, size_t end) {
     if (!in->allow)
         return -1;
     return end <= begin || !memchr(in->allow + begin, 0, end - begin);
 }
 
-static void copy(struct rp_tok_text_buffer *out, const struct rp_tok_text *in, size_t begin,
-                 size_t end) {
+void rp_tok_text_copy(struct rp_tok_text_buffer *out, const struct rp_tok_text *in, size_t begin,
+                      size_t end) {
     rp_buffer_append(&out->text, in->data + begin, end - begin);
     if (in->allow)
         rp_buffer_append(&out->allow, in->allow + begin, end - begin);
@@ -61,11 +61,11 @@ static int replace_literal(const struct rp_tok_normalizer *n, const struct rp_to
         return replace_byte(n, in, out);
     while ((hit = memmem(in->data + at, in->len - at, n->pattern, n->pattern_len))) {
         size_t begin = (size_t)(hit - in->data);
-        copy(out, in, at, begin);
+        rp_tok_text_copy(out, in, at, begin);
         at = begin + n->pattern_len;
-        append(out, n->content, n->content_len, allow_of(in, begin, at));
+        rp_tok_text_append(out, n->content, n->content_len, rp_tok_text_allow(in, begin, at));
     }
-    copy(out, in, at, in->len);
+    rp_tok_text_copy(out, in, at, in->len);
     return RP_OK;
 }
 
@@ -78,15 +78,15 @@ static int replace_regex(const struct rp_tok_normalizer *n, struct rp_tokenizer_
             return rc;
         if (rc == 0)
             break;
-        copy(out, in, at, begin);
-        append(out, n->content, n->content_len, allow_of(in, begin, end));
+        rp_tok_text_copy(out, in, at, begin);
+        rp_tok_text_append(out, n->content, n->content_len, rp_tok_text_allow(in, begin, end));
         at = from = end;
         if (begin == end) { /* an empty match: step over one character */
             int size = rp_utf8_decode(in->data + end, in->len - end, NULL);
             from = end + (size > 0 ? (size_t)size : 1);
         }
     }
-    copy(out, in, at, in->len);
+    rp_tok_text_copy(out, in, at, in->len);
     return RP_OK;
 }
 
@@ -133,10 +133,10 @@ static int normalize_stretch(enum rp_tok_normalizer_kind kind, struct rp_tokeniz
     rp_unicode_order(s->points, s->points_spare, count);
     if (compose)
         count = rp_unicode_compose(s->points, count);
-    int allow = allow_of(in, begin, end);
+    int allow = rp_tok_text_allow(in, begin, end);
     for (size_t i = 0; i < count; i++) {
         char utf8[4];
-        append(out, utf8, (size_t)rp_utf8_encode(s->points[i], utf8), allow);
+        rp_tok_text_append(out, utf8, (size_t)rp_utf8_encode(s->points[i], utf8), allow);
     }
     return RP_OK;
 }
@@ -157,7 +157,7 @@ static int normalize_unicode(const struct rp_tokenizer *tok, enum rp_tok_normali
             continue;
         }
         size_t begin = RP_MAX(stable, done);
-        copy(out, in, done, begin);
+        rp_tok_text_copy(out, in, done, begin);
         for (i = next; i<in->len; i += size> 0 ? (size_t)size : 1) {
             size = rp_utf8_decode(in->data + i, in->len - i, &code);
             if (is_stable(tok, kind, code))
@@ -168,7 +168,7 @@ static int normalize_unicode(const struct rp_tokenizer *tok, enum rp_tok_normali
             return status;
         done = i;
     }
-    copy(out, in, done, in->len);
+    rp_tok_text_copy(out, in, done, in->len);
     return RP_OK;
 }
 
@@ -195,13 +195,49 @@ static bool leaves(const struct rp_tok_normalizer *n, const struct rp_tok_text *
         return false;
     case RP_TOK_REPLACE:
         return !n->regex && !memmem(in->data, in->len, n->pattern, n->pattern_len);
-    default:
+    case RP_TOK_NFC:
+    case RP_TOK_NFD:
+    case RP_TOK_NFKC:
+    case RP_TOK_NFKD:
+    case RP_TOK_STRIP_ACCENTS:
+    case RP_TOK_BERT_CHINESE:
+    case RP_TOK_BERT_ACCENTS:
         return is_ascii(in->data, in->len);
+    default:
+        return false;
     }
 }
 
+static int apply(const struct rp_tokenizer *tok, const struct rp_tok_normalizer *n,
+                 struct rp_tokenizer_scratch *scratch, const struct rp_tok_text *in, bool at_start,
+                 struct rp_tok_text_buffer *out) {
+    switch (n->kind) {
+    case RP_TOK_NFC:
+    case RP_TOK_NFD:
+    case RP_TOK_NFKC:
+    case RP_TOK_NFKD:
+        return normalize_unicode(tok, n->kind, scratch, in, out);
+    case RP_TOK_PREPEND:
+        rp_tok_text_append(out, n->content, n->content_len, in->allow ? in->allow[0] : -1);
+        rp_tok_text_copy(out, in, 0, in->len);
+        break;
+    case RP_TOK_REPLACE:
+        return n->regex ? replace_regex(n, scratch, in, out) : replace_literal(n, in, out);
+    case RP_TOK_PRECOMPILED:
+        rp_tok_charsmap_apply(n, in, out);
+        break;
+    case RP_TOK_SENTENCEPIECE:
+        rp_tok_sentencepiece_apply(tok, n, in, at_start, out);
+        break;
+    default:
+        rp_tok_fold(n, in, out);
+        break;
+    }
+    return RP_OK;
+}
+
 int rp_tok_normalize(const struct rp_tokenizer *tok, struct rp_tokenizer_scratch *scratch,
-                     const struct rp_tok_text *in, struct rp_tok_text *out) {
+                     const struct rp_tok_text *in, bool at_start, struct rp_tok_text *out) {
     struct rp_tok_text now = *in;
     int turn = 0, status = RP_OK;
     for (size_t i = 0; i < tok->normalizer_count && status == RP_OK; i++) {
@@ -212,14 +248,7 @@ int rp_tok_normalize(const struct rp_tokenizer *tok, struct rp_tokenizer_scratch
         turn = !turn;
         rp_buffer_clear(&to->text);
         rp_buffer_clear(&to->allow);
-        if (n->kind == RP_TOK_PREPEND) {
-            append(to, n->content, n->content_len, now.allow ? now.allow[0] : -1);
-            copy(to, &now, 0, now.len);
-        } else if (n->kind == RP_TOK_REPLACE) {
-            status = n->regex ? replace_regex(n, scratch, &now, to) : replace_literal(n, &now, to);
-        } else {
-            status = normalize_unicode(tok, n->kind, scratch, &now, to);
-        }
+        status = apply(tok, n, scratch, &now, at_start, to);
         if (to->text.failed || to->allow.failed)
             status = RP_STATUS_NO_MEMORY;
         now = (struct rp_tok_text){to->text.data ? to->text.data : "", to->text.len,

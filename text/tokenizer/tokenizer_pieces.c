@@ -53,7 +53,20 @@ static void encode_new(struct rp_tokenizer_scratch *s, const char *text, size_t 
             return;
         }
     }
-    rp_tok_bpe_merge(s, text, len);
+    switch (tok->model) {
+    case RP_TOK_BPE:
+        rp_tok_bpe_merge(s, text, len);
+        break;
+    case RP_TOK_SCORE:
+        rp_tok_score_encode(s, text, len);
+        break;
+    case RP_TOK_UNIGRAM:
+        rp_tok_unigram_encode(s, text, len);
+        break;
+    case RP_TOK_WORDPIECE:
+        rp_tok_wordpiece_encode(s, text, len);
+        break;
+    }
 }
 
 static __attribute__((noinline)) void encode_and_keep(struct rp_tokenizer_scratch *s,

@@ -37,6 +37,9 @@ void rp_tokenizer_scratch_destroy(struct rp_tokenizer_scratch *s) {
     rp_free(s->next);
     rp_free(s->dead);
     rp_free(s->heap);
+    rp_free(s->best);
+    rp_free(s->unused_cuts);
+    rp_buffer_deinit(&s->unmapped);
     rp_free(s->points);
     rp_free(s->points_spare);
     pcre2_match_data_free(s->match);
@@ -57,6 +60,8 @@ size_t rp_tokenizer_scratch_memory(const struct rp_tokenizer_scratch *s) {
     bytes += s->symbol_capacity * sizeof *s->symbols + s->dead_capacity * sizeof *s->dead;
     bytes += s->link_capacity * (sizeof *s->prev + sizeof *s->next);
     bytes += s->heap_capacity * sizeof *s->heap;
+    bytes += s->best_capacity * sizeof *s->best + s->unmapped.capacity;
+    bytes += s->unused_cuts ? s->tok->id_limit * sizeof *s->unused_cuts : 0;
     bytes += s->point_capacity * (sizeof *s->points + sizeof *s->points_spare);
     return bytes;
 }

@@ -136,7 +136,7 @@ static void step_digits(struct splitter *sp, size_t len) {
 static void step_scan(struct splitter *sp, size_t len) {
     const uint8_t *classes = sp->s->tok->classes;
     rp_tok_scan_fn scan = sp->step->scan;
-    bool last = sp->next_step == sp->s->tok->step_count;
+    bool last = sp->next_step == sp->s->tok->step_count && !sp->s->tok->mapped_steps;
     for (size_t pos = 0; pos < len && sp->s->status == RP_OK;) {
         size_t end = scan(classes, sp->text, len, pos);
         if (last)
@@ -189,12 +189,51 @@ static void step_metaspace(struct splitter *sp, size_t index, size_t len) {
         pass(sp, 0, buffer->len);
 }
 
+/* Steps after ByteLevel see its characters. */
+static void step_byte_map(struct splitter *sp, size_t index, size_t len) {
+    struct rp_buffer *buffer = &sp->s->step_text[index];
+    rp_buffer_clear(buffer);
+    for (size_t i = 0; i < len; i++) {
+        char utf8[4];
+        int n = rp_utf8_encode(rp_tok_byte_to_char((unsigned char)sp->text[i]), utf8);
+        rp_buffer_append(buffer, utf8, (size_t)n);
+    }
+    if (buffer->failed) {
+        sp->s->status = RP_STATUS_NO_MEMORY;
+        return;
+    }
+    sp->text = buffer->data;
+    pass(sp, 0, buffer->len);
+}
+
+/* Back to bytes. A character outside the map (a Metaspace after ByteLevel writes one) has no byte;
+ * the package drops it as well, for no token has it. */
+static bool unmap(struct rp_tokenizer_scratch *s, const char *text, size_t len) {
+    struct rp_buffer *buffer = &s->unmapped;
+    rp_buffer_clear(buffer);
+    for (size_t i = 0; i < len;) {
+        uint32_t code = 0;
+        int size = rp_utf8_decode(text + i, len - i, &code);
+        int byte = size > 0 ? rp_tok_char_to_byte(code) : -1;
+        char c = (char)byte;
+        if (byte >= 0)
+            rp_buffer_append(buffer, &c, 1);
+        i += size > 0 ? (size_t)size : 1;
+    }
+    if (buffer->failed)
+        s->status = RP_STATUS_NO_MEMORY;
+    return !buffer->failed && buffer->len > 0;
+}
+
 static void run_step(struct rp_tokenizer_scratch *s, size_t index, const char *text, size_t len,
                      bool at_start) {
     if (len == 0 || s->status != RP_OK)
         return;
     if (index == s->tok->step_count) {
-        rp_tok_bpe_encode(s, text, len);
+        if (!s->tok->mapped_steps)
+            rp_tok_bpe_encode(s, text, len);
+        else if (unmap(s, text, len))
+            rp_tok_bpe_encode(s, s->unmapped.data, s->unmapped.len);
         return;
     }
     const struct rp_tok_step *step = &s->tok->steps[index];
@@ -221,6 +260,9 @@ static void run_step(struct rp_tokenizer_scratch *s, size_t index, const char *t
         break;
     case RP_TOK_STEP_METASPACE:
         step_metaspace(&sp, index, len);
+        break;
+    case RP_TOK_STEP_BYTE_MAP:
+        step_byte_map(&sp, index, len);
         break;
     }
     if (s->status == RP_OK)

@@ -11,8 +11,9 @@ Sources:
   CPython's own table, has the case mappings and the flags of Python's str methods (Python 3.14);
 - fonttools 4.55.0: scripts of Unicode 16;
 - tokenizers 0.23.3, the package whose ids are reproduced. Its regular expressions (Oniguruma) have
-  Unicode 16; its normal forms, about Unicode 9, its numbers, Unicode 17, and its punctuation, about
-  Unicode 8, are read from its answers, and so is which characters (?i) equates.
+  Unicode 16; its normal forms, about Unicode 9, its numbers, Unicode 17, its punctuation, accents
+  and the characters that BertNormalizer drops, about Unicode 8, are read from its answers, and so is
+  which characters (?i) equates.
 
 Every category and script is compared with the package's answer at both ends of every run of equal
 characters, and the rules that unicode.c applies to the data are checked as well: the script fails
@@ -45,7 +46,8 @@ CATEGORY_NAMES = {
     "Z": "Z", "C": "C", **{c: c for c in CATEGORIES}}
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 FLAGS = ("ALPHABETIC", "UPPERCASE", "LOWERCASE", "CASED", "CASE_IGNORABLE", "DIGIT", "NUMERIC",
-         "SPLIT_NUMBER", "SPLIT_PUNCT") + tuple("MOVES_" + f for f in FORMS)
+         "SPLIT_NUMBER", "SPLIT_PUNCT") + tuple("MOVES_" + f for f in FORMS) + (
+             "BERT_DROPPED", "BERT_ACCENT", "ACCENT")
 BIT = {name: 1 << i for i, name in enumerate(FLAGS)}
 BLOCKS = 0x20000 >> 8
 CODES = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
@@ -244,8 +246,17 @@ def classes_of_package(categories):
                 and c != "x"}
     assert matched(r"[\w]") == matched("[[:alpha:]]") | {
         c for c in CHARS if categories[ord(c)][0] == "M" or categories[ord(c)] in ("Nd", "Pc")}
+    def dropped(normalizer, form=None):
+        return {c for c in CHARS if normalizer.normalize_str(c) == "" and
+                not (form and len(form.normalize_str(c)) != 1)}
+    bert = {"clean_text": False, "handle_chinese_chars": False, "strip_accents": False,
+            "lowercase": False}
     return {"ALPHABETIC": matched("[[:alpha:]]"), "SPLIT_NUMBER": cut(pre_tokenizers.Digits(True)),
-            "SPLIT_PUNCT": cut(pre_tokenizers.Punctuation("isolated"))}
+            "SPLIT_PUNCT": cut(pre_tokenizers.Punctuation("isolated")),
+            "BERT_DROPPED": dropped(normalizers.BertNormalizer(**{**bert, "clean_text": True})),
+            "BERT_ACCENT": dropped(normalizers.BertNormalizer(**{**bert, "strip_accents": True}),
+                                   normalizers.NFD()),
+            "ACCENT": dropped(normalizers.StripAccents())}
 
 
 def check_names(categories, scripts, script_names, python):

@@ -61,6 +61,11 @@ enum rp_unicode_flags {
     RP_UNICODE_SPLIT_PUNCT = 256,
     /* << form: the character changes in this form, or may join or pass the one before it. */
     RP_UNICODE_MOVES = 512,
+    /* Dropped by the normalizers of that package: BertNormalizer's clean_text, its strip_accents
+     * (after NFD), and StripAccents. */
+    RP_UNICODE_BERT_DROPPED = 512 << 4,
+    RP_UNICODE_BERT_ACCENT = 512 << 5,
+    RP_UNICODE_ACCENT = 512 << 6,
 };
 
 struct rp_unicode_record {

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Small random models that the transformers package makes have its logits and its greedy text here.
+
+    python3 tests/oracle/transformers_oracle.py [FAMILY...]
+
+Every family and variant below is a configuration class of transformers with small, odd sizes: its model gets
+random weights (norms and biases too), is saved by the package, and is read here from the files. Prompts
+are longer than every window and every original length of RoPE. Rows of logits are compared as
+log-probabilities, after prompts in one chunk, in chunks of 7 and token by token; then 16 tokens are chosen greedily.
+Needs torch and transformers, which the other tests do not; exits with 77 without them.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+try:
+    import numpy as np
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"SKIP: {error}")
+    sys.exit(77)
+
+TOKENS, GREEDY, LIMIT = 70, 16, 1e-4
+SIZES = {"vocab_size": 260, "hidden_size": 48, "intermediate_size": 52, "num_hidden_layers": 4, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+ROPE = {"rope_theta": 10000.0}
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0}
+LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 2.5, 6.0]}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32, "rope_theta": 500000.0}
+LAYERS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+MINISTRAL3 = {**YARN, "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}
+
+VARIANTS = [
+    ("Llama", {"rope_parameters": LLAMA3}),
+    ("Llama", {"rope_parameters": YARN}),
+    ("Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}),
+    ("Phi3", {"rope_parameters": ROPE}),
+    ("Phi3", {"rope_parameters": {**LONG, "partial_rotary_factor": 0.75}, "original_max_position_embeddings": 32,
+              "tie_word_embeddings": True}),
+    ("Phi3", {"rope_parameters": {**LONG, "short_factor": [1.0, 1.1, 1.3, 2.0], "long_factor": [1.0, 2.5, 6.0, 8.0]},
+              "original_max_position_embeddings": 32, "sliding_window": 19}),
+    ("Gemma3Text", {"head_dim": 12, "query_pre_attn_scalar": 10, "sliding_window": 9, "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}, "layer_types": LAYERS}),
+    ("Gemma3Text", {"head_dim": 8, "num_hidden_layers": 6, "sliding_window": 5, "final_logit_softcapping": 3.0}),
+    ("Granite", {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.2,
+                 "logits_scaling": 0.3, "rope_parameters": ROPE}),
+    ("Granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_parameters": ROPE}),
+    ("GraniteMoeHybrid", {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 44,
+                          "position_embedding_type": "rope", "layer_types": ["full_attention"] * 4, "mamba_n_heads": 12,
+                          "residual_multiplier": 0.5, "attention_multiplier": 0.25, "rope_parameters": ROPE}),
+    ("GraniteMoeHybrid", {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 44,
+                          "layer_types": ["full_attention"] * 4, "mamba_n_heads": 12, "attention_multiplier": 0.25}),
+    ("Olmo2", {"rope_parameters": ROPE}),
+    ("Olmo2", {"attention_bias": True, "num_key_value_heads": 6, "rope_parameters": ROPE}),
+    ("Olmo3", {"sliding_window": 11, "rope_parameters": {
+        "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),
+    ("SmolLM3", {"rope_parameters": ROPE}),
+    ("SmolLM3", {"no_rope_layers": [1, 0, 0, 1], "use_sliding_window": True, "sliding_window": 13, "rope_parameters": ROPE}),
+    ("Mistral", {"head_dim": 12, "sliding_window": None, "rope_parameters": YARN}),
+    ("Ministral", {"head_dim": 12, "sliding_window": 9, "layer_types": LAYERS, "rope_parameters": ROPE}),
+    ("Ministral3", {"head_dim": 12, "rope_parameters": MINISTRAL3}),
+    ("StableLm", {"use_qkv_bias": True, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.25}}),
+    ("StableLm", {"use_parallel_residual": True, "qk_layernorm": True, "rope_parameters": {
+        **ROPE, "partial_rotary_factor": 0.5}}),
+    ("Glm", {"head_dim": 12, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}),
+    ("Glm4", {"head_dim": 8, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}),
+    ("Glm4", {"head_dim": 16, "attention_bias": False, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.25}}),
+    ("Cohere", {"logit_scale": 0.25, "rope_parameters": ROPE}),
+    ("Cohere", {"use_qk_norm": True, "logit_scale": 1.5, "attention_bias": True, "rope_parameters": ROPE}),
+    ("Cohere2", {"logit_scale": 1.5, "sliding_window": 9, "rope_parameters": ROPE}),
+    ("Cohere2", {"logit_scale": 1.5, "sliding_window": 9, "layer_types": LAYERS, "rope_parameters": {
+        "rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
+]
+
+
+def make(directory, family, overrides, seed):
+    """The package's model with random weights, saved by the package."""
+    config = getattr(transformers, family + "Config")(**{**SIZES, **overrides})
+    config._attn_implementation = "eager"
+    name = {"Gemma3Text": "Gemma3ForCausalLM"}.get(family, family + "ForCausalLM")
+    model = getattr(transformers, name)(config).eval()
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for key, values in sorted(model.named_parameters()):
+            values.copy_(torch.randn(values.shape, generator=random) * (0.1 if values.ndim == 1 else 0.15))
+            if "norm" in key and key.endswith("weight") and family != "Gemma3Text":
+                values.add_(1)
+    model.save_pretrained(directory)
+    return model
+
+
+def log_probs(logits):
+    logits = logits.astype(np.float64)
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def program():
+    build = os.path.dirname(os.environ.get("REPRISE_BIN", "build/release/reprise"))
+    path = os.path.join(build, "tests", "test_model_stories260k")
+    if not os.path.exists(path):
+        print("SKIP: the test programs are not built")
+        sys.exit(77)
+    return path
+
+
+def ours(binary, directory, ids, chunk, vocab):
+    out = os.path.join(directory, "logits")
+    done = subprocess.run([binary, "--logits", directory, out, "f32", str(chunk), *map(str, ids)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return np.fromfile(out, np.float32).reshape(-1, vocab)
+
+
+def theirs(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
+
+
+def check(binary, directory, family, overrides, seed):
+    ids = np.random.default_rng(seed).integers(3, 260, TOKENS).tolist()
+    model = make(directory, family, overrides, seed)
+    want, worst = log_probs(theirs(model, ids)), 0.0
+    for chunk in (0, 7, TOKENS):
+        got = log_probs(ours(binary, directory, ids, chunk, 260))
+        rows = [min(at + max(chunk, 1), TOKENS) - 1 for at in range(0, TOKENS, max(chunk, 1))]
+        worst = max(worst, np.abs(got - want[rows]).max())
+    spread = want.max(axis=-1).mean() - want.min(axis=-1).mean()
+    assert worst <= LIMIT, f"log-probabilities differ by {worst:.2e}"
+    text = list(ids)
+    for _ in range(GREEDY):
+        text.append(int(theirs(model, text)[-1].argmax()))
+    decoded = ours(binary, directory, text, 0, 260)[TOKENS - 1:-1].argmax(axis=-1).tolist()
+    assert decoded == text[TOKENS:], (decoded, text[TOKENS:])
+    return worst, spread
+
+
+def main():
+    binary, failed, wanted = program(), 0, [name.lower() for name in sys.argv[1:]]
+    transformers.logging.set_verbosity_error()
+    for seed, (family, overrides) in enumerate(VARIANTS):
+        if wanted and family.lower() not in wanted:
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                worst, spread = check(binary, directory, family, overrides, seed)
+                print(f"{family} {seed}: log-probabilities within {worst:.1e} (spread {spread:.1f})", flush=True)
+            except AssertionError as error:
+                failed += 1
+                print(f"FAILED {family} {json.dumps(overrides)}: {error}", flush=True)
+    print(f"{'1 passed, 0' if not failed else '0 passed, 1'} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
