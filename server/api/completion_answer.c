@@ -110,6 +110,7 @@ static struct rp_answer_choice describe(struct rp_completion *c, struct rp_choic
                           ? &c->items[index / c->per_prompt].ids
                           : NULL,
         .logprobs = write_logprobs(c, choice)};
+    c->answer.out.failed = c->answer.out.failed || rp_answer_events_failed(&choice->events);
     if (choice->match.found >= 0) {
         out.stop_string = c->params.stop.strings[choice->match.found].bytes;
         out.stop_string_len = c->params.stop.strings[choice->match.found].len;

@@ -42,8 +42,8 @@ static bool reasons(const struct rp_completion *c) {
     return row->reasoning_close[0] || row->shape == RP_CALL_HARMONY;
 }
 
-/* Whether the dialect restricts the answer. Without tools and reasoning the request's own grammar is
- * the answer's. */
+/* Whether the dialect restricts the answer. Without tools and reasoning the request's own grammar
+ * is the answer's. */
 static bool needs_dialect(const struct rp_completion *c) {
     const struct rp_completion_params *params = &c->params;
     if (!c->server->serving.dialect || params->api != RP_API_CHAT)
@@ -101,8 +101,8 @@ static bool compile(struct rp_completion *c, const struct rp_dialect_tool *tools
     return c->grammar != NULL;
 }
 
-/* Schemas of agents' tools have keywords that cannot be enforced. Unless a tool is strict, all tools
- * are then called with any JSON object. */
+/* Schemas of agents' tools have keywords that cannot be enforced. Unless a tool is strict, all
+ * tools are then called with any JSON object. */
 static bool compile_relaxed(struct rp_completion *c, struct rp_http_error *error) {
     const struct rp_tools *tools = &c->params.tools;
     struct rp_dialect_tool *any = rp_calloc(tools->count, sizeof *any);

@@ -13,8 +13,8 @@ struct rp_serve_dialect {
     bool text_arguments;            /* as in rp_serving */
 };
 
-/* templates NULL: no chat, so there is nothing to open. INVALID: a name that is not known; else what
- * reading the file gives. close is legal after a failure. */
+/* templates NULL: no chat, so there is nothing to open. INVALID: a name that is not known; else
+ * what reading the file gives. close is legal after a failure. */
 int rp_serve_dialect_open(const struct rp_serve_options *options,
                           const struct rp_tokenizer *tokenizer,
                           const struct rp_chat_templates *templates, struct rp_serve_dialect *out,

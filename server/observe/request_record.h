@@ -41,7 +41,7 @@ struct rp_request_record {
     int32_t key_index; /* index of the API key; -1: none */
     uint16_t status;   /* HTTP status of the answer; 0: none was begun */
     uint8_t finish;    /* rp_finish_reason */
-    bool stop_string;  /* ended by a stop string (finish: STOP) */
+    bool stop_string;  /* ended by a stop string, or after its only call (finish: STOP) */
     bool stream, client_left;
     uint64_t stall_ns;       /* time that output waited for the client to read */
     uint64_t worst_write_ns; /* streams: the longest time between two tokens at the socket */

@@ -2,10 +2,10 @@
  *
  * Each answer repeats the request's prompt without its first token (BOS), so a test chooses the
  * answer by choosing the prompt. With answer_open: a prompt that has this token second is answered
- * with the tokens between it and answer_close, then answer_end. A request whose grammar allows none
- * of that ends where its mask forbids a token. All running requests get one token per step; a step takes step_us.
- * Log-probabilities are computed from ids: rp_fake_logprob. A stop id ends a request, as do
- * max_tokens and `cancelled`. Seeds select faults:
+ * with the tokens between it and answer_close, then answer_end. Masks are waited for and ignored.
+ * All running requests get one token per step; a step takes step_us. Log-probabilities are computed
+ * from ids: rp_fake_logprob. A stop id ends a request, as do max_tokens and `cancelled`. Seeds
+ * select faults:
  *   9001  NaN in the third step        9002  the device fails in the third step
  *   9003  no step ends from now on, until the request is cancelled
  *   9005  invariants are broken from the third step to the end of the request */

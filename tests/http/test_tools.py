@@ -1,6 +1,8 @@
 """Tools and reasoning of chats, end to end: a scripted model writes calls in the dialects of several families, and every
 answer and every chunk is validated against OpenAI's description of its API."""
 import json
+import os
+import tempfile
 
 from fake_server import skip
 
@@ -48,7 +50,7 @@ def kimi(call):
 
 def harmony(call):
     text = json.dumps(call["arguments"])
-    return f"<|channel|>commentary to=functions.{call['name']} <|constrain|>json<|message|>{text}<|call|>"
+    return f"<|channel|>commentary to=functions.{call['name']} <|constrain|>json<|message|>{text}"  # the end token follows
 
 
 # dialect: how a call is written, its special tokens, the prompt's end
@@ -227,6 +229,23 @@ def test_several_answers_stop_strings_and_log_probabilities():
         assert cut["finish_reason"] == "length"
 
 
+def test_a_file_of_dialects(folder):
+    path = os.path.join(folder, "own.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"dialects": [{"name": "first", "shape": "json", "call_open": "<first>", "call_close": "</first>"},
+                                {"name": "second", "base": "hermes", "call_open": "<second>", "call_close": "</second>"}]}, file)
+    for parser, tag in ((path, "first"), (path + ":second", "second")):
+        with ScriptedChat({"call": f"<{tag}>{json.dumps(ROME)}</{tag}>"}, "--tool-call-parser", parser) as chat:
+            assert calls_of(both(chat, "call", tools=TOOLS)) == [ROME], tag
+    for parser, words in ((path + ":third", "has no dialect third"), ("frog", "frog is not known"),
+                          (os.path.join(folder, "missing.json"), "cannot be opened")):
+        try:
+            with ScriptedChat({"x": "x"}, "--tool-call-parser", parser):
+                raise AssertionError(f"{parser} was taken")
+        except RuntimeError as refused:
+            assert words in str(refused), refused
+
+
 def test_refusals():
     def error(**fields):
         answer = chat.post("x", **fields)
@@ -259,7 +278,8 @@ def test_refusals():
 def main():
     for name, test in list(globals().items()):
         if name.startswith("test_"):
-            test()
+            with tempfile.TemporaryDirectory() as folder:
+                test(*[folder] * test.__code__.co_argcount)
             print(f"{name[5:].replace('_', ' ')}: ok")
 
 

@@ -324,11 +324,12 @@ static json_t *harmony_answer(struct builder *b) {
         return pair(thoughts(b, NEXT_MESSAGE), last);
     if (b->spec->start == RP_START_TEXT || b->spec->reasoning_off)
         return last;
-    return three(
-        rp_format_optional(
-            pair(rp_format_text("<|channel|>analysis<|message|>"), thoughts(b, NEXT_MESSAGE))),
-        rp_format_optional(rp_format_until("<|channel|>commentary<|message|>", NEXT_MESSAGE)),
-        last);
+    json_t *preamble =
+        text ? rp_format_optional(rp_format_until("<|channel|>commentary<|message|>", NEXT_MESSAGE))
+             : rp_format_text("");
+    return three(rp_format_optional(pair(rp_format_text("<|channel|>analysis<|message|>"),
+                                         thoughts(b, NEXT_MESSAGE))),
+                 preamble, last);
 }
 
 /* --- The interface --------------------------------------------------------------------------- */

@@ -171,12 +171,18 @@ static json_t *tagged_item(const struct rp_dialect *row, const json_t *parameter
     }
     json_decref(owned);
     if (!list && may_be_text) {
-        json_t *end = trimmed(row->value_close);
-        ok =
-            ok && end &&
-            rp_format_add(either, json_pack("{s:s, s:[o,o]}", "type", "sequence", "elements",
-                                            rp_format_until(row->key_close, json_string_value(end)),
-                                            rp_format_text(tail_space(row->value_close))));
+        /* The splitter takes the section's end for that of a value whose tag is missing. */
+        json_t *end = trimmed(row->value_close), *section = trimmed(row->section_close);
+        json_t *text = json_pack("{s:s}", "type", "any_text");
+        if (json_string_length(section) > 0 && text)
+            ok = ok && json_object_set_new(text, "excludes", json_pack("[O]", section)) == 0;
+        ok = ok && end &&
+             rp_format_add(either, json_pack("{s:s, s:[{s:s, s:s, s:O, s:O}, o]}", "type",
+                                             "sequence", "elements", "type", "tag", "begin",
+                                             row->key_close, "content", text, "end", end,
+                                             rp_format_text(tail_space(row->value_close))));
+        json_decref(text);
+        json_decref(section);
         json_decref(end);
     }
     if (!list && (!may_be_text || typed) && types != TYPE_STRING)

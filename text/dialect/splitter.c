@@ -10,13 +10,14 @@ enum match rp_split_match(const struct rp_splitter *s, enum marker_kind kind, ui
     const struct marker *marker = &s->bound->markers[kind];
     if (marker->count == 0)
         return MATCH_NO;
+    uint32_t gaps = GAP_MAX * MARKER_GAPS;
     for (uint32_t i = 0; i < marker->count; i++) {
-        if (marker->symbols[i] == SYM_GAP) {
-            uint32_t from = at;
-            while (at < s->pending_count && at - from < GAP_MAX && symbol_is_space(s->pending[at]))
+        bool after_special = i > 0 && marker->symbols[i - 1] - SYM_SPECIAL < SPECIALS_MAX;
+        if (marker->symbols[i] == SYM_GAP || after_special)
+            for (; gaps && at < s->pending_count && symbol_is_space(s->pending[at]); gaps--)
                 at++;
+        if (marker->symbols[i] == SYM_GAP)
             continue;
-        }
         if (at == s->pending_count)
             return s->ending ? MATCH_NO : MATCH_PARTIAL;
         if (s->pending[at] != marker->symbols[i])
@@ -282,7 +283,7 @@ static bool see_reasoning(struct rp_splitter *s, bool *partial) {
     if ((s->fresh || (!s->reasoning && starts_special(s, MK_REASONING_OPEN))) &&
         rp_split_sees(s, MK_REASONING_OPEN, &end, partial)) {
         rp_split_take(s, end);
-        if (!s->reasoning)
+        if (!s->reasoning && !s->fresh)
             put_space(s);
         rp_split_block(s, true);
         return true;
