@@ -107,9 +107,18 @@ struct rp_model_quant {
     uint8_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module has 8 bits */
 };
 
+/* Where the tensors of a text model lie that is a part of a larger one, with images. */
+enum rp_tensor_prefix {
+    RP_PREFIX_NONE,
+    RP_PREFIX_OUTSIDE, /* language_model.model.layers, language_model.lm_head */
+    RP_PREFIX_INSIDE   /* model.language_model.layers, lm_head */
+};
+
 struct rp_model_config {
     enum rp_family family;
-    char architecture[64]; /* LlamaForCausalLM */
+    bool wrapped;                 /* config.json has it as text_config */
+    enum rp_tensor_prefix prefix; /* of wrapped ones; chosen by the names in the files */
+    char architecture[64];        /* LlamaForCausalLM */
     uint32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, max_position;
     float norm_eps;
     enum rp_activation activation;
@@ -204,7 +213,7 @@ struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_r
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
 /* Rejects paths that are not a model directory, with the reason: a path that does not exist, GGUF,
- * a LoRA adapter, a SentencePiece tokenizer alone. */
+ * a LoRA adapter. */
 int rp_model_dir_check(const char *path, struct rp_error *err) RP_MUST_USE;
 
 /* Reads config.json and generation_config.json. */

@@ -47,8 +47,7 @@ static bool is_hub_name(const char *path) {
 static int refuse_path(const char *path, struct rp_error *err) {
     int status = rp_error_set(err, RP_STATUS_NOT_FOUND, "%.200s: no such model directory", path);
     rp_error_hint(err, is_hub_name(path)
-                           ? "models are not downloaded: fetch this one (hf download) and give the "
-                             "directory"
+                           ? "`reprise pull ORG/NAME` downloads a model"
                            : "give the directory of a Hugging Face model: config.json, "
                              "model.safetensors, tokenizer.json");
     return status;
@@ -72,15 +71,6 @@ int rp_model_dir_check(const char *path, struct rp_error *err) {
             return status;
         }
         return has_gguf(path) ? refuse_gguf(path, err) : RP_OK;
-    }
-    if (!has_file(path, "tokenizer.json") && has_file(path, "tokenizer.model")) {
-        int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                                  "%.200s: has a SentencePiece tokenizer.model and no "
-                                  "tokenizer.json",
-                                  path);
-        rp_error_hint(err, "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) of "
-                           "transformers writes tokenizer.json");
-        return status;
     }
     return RP_OK;
 }

@@ -354,6 +354,7 @@ int rp_quant_write(const char *dir, const char *out_dir,
         status = rp_safetensors_open(&w.files, dir, err);
     if (status != RP_OK)
         return status;
+    rp_tensor_choose_prefix(&w.files, &w.config);
     w.quantized = rp_calloc(w.files.count, sizeof *w.quantized);
     w.foldings = rp_calloc(w.files.count, sizeof *w.foldings);
     w.places = rp_calloc(w.files.count, sizeof *w.places);

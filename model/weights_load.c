@@ -99,7 +99,9 @@ static bool is_known_extra(const struct rp_model_config *config, const char *nam
         return true;
     if (config->quant.static_input && ends_in(name, ".input_scale"))
         return true;
-    return config->tied && strcmp(name, rp_family_head_name(rp_model_family(config->family))) == 0;
+    char head[96];
+    rp_tensor_name(config, rp_family_head_name(rp_model_family(config->family)), head, sizeof head);
+    return config->tied && strcmp(name, head) == 0;
 }
 
 static void log_extras(const struct loader *loader) {
@@ -134,7 +136,9 @@ static void log_extras(const struct loader *loader) {
 static int check_tied_head(const struct loader *loader) {
     const struct rp_safetensors *files = loader->files;
     const struct rp_model_family *family = rp_model_family(loader->config->family);
-    const char *head_name = rp_family_head_name(family), *embed_name = rp_family_embed_name(family);
+    char head_name[96], embed_name[96];
+    rp_tensor_name(loader->config, rp_family_head_name(family), head_name, sizeof head_name);
+    rp_tensor_name(loader->config, rp_family_embed_name(family), embed_name, sizeof embed_name);
     const struct rp_safetensor *head = rp_safetensors_find(files, head_name);
     const struct rp_safetensor *embed = rp_safetensors_find(files, embed_name);
     if (!loader->config->tied || !head || !embed)
@@ -166,13 +170,14 @@ static int check_tied_head(const struct loader *loader) {
 /* A bias in the files that the configuration switches off would be dropped silently. */
 static int check_unused_biases(const struct loader *loader, const struct rp_model *model) {
     const struct rp_model_family *family = rp_model_family(loader->config->family);
-    char name[96];
+    char name[96], inner[80];
     for (uint32_t layer = 0; layer < loader->config->layers; layer++)
         for (uint32_t i = 0; i < family->tensor_count; i++) {
             const struct rp_tensor_rule *rule = &family->tensors[i];
             if (!ends_in(rule->name, ".bias") || rp_model_weight(model, rule->role, layer))
                 continue;
-            snprintf(name, sizeof name, "model.layers.%u.%s", layer, rule->name);
+            snprintf(inner, sizeof inner, "model.layers.%u.%s", layer, rule->name);
+            rp_tensor_name(loader->config, inner, name, sizeof name);
             const struct rp_safetensor *tensor = rp_safetensors_find(loader->files, name);
             if (tensor)
                 return rp_error_set(loader->err, RP_STATUS_FORMAT,
@@ -244,6 +249,7 @@ int rp_model_open(const char *dir, enum rp_dtype dtype,
     status = rp_safetensors_open(&files, dir, err);
     if (status != RP_OK)
         return status;
+    rp_tensor_choose_prefix(&files, &config);
     struct loader loader = {.files = &files, .config = &config, .err = err, .all_bf16 = true};
     status = open_weights(&loader, dtype, max_position, out_model);
     rp_free(loader.used);

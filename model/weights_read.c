@@ -53,8 +53,8 @@ static int read_values(const struct rp_safetensors *files, const struct rp_safet
     return RP_OK;
 }
 
-/* Whole rows through the staging buffer, quantized from there to rows of the matrix from `to` on; f16
- * by way of f32. */
+/* Whole rows through the staging buffer, quantized from there to rows of the matrix from `to`
+ * on; f16 by way of f32. */
 static int quantize_rows(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
                          const struct rp_weight_part *part, uint32_t first, uint32_t count,
                          uint32_t to, unsigned char *staging, struct rp_error *err) {

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "model/family.h"
 #include "model/rope.h"
+#include "model/safetensors.h"
 #include "model/weights_internal.h"
 
 #include <stdio.h>
@@ -225,17 +226,40 @@ bool rp_weight_is_fused(const struct rp_model_config *config, enum rp_weight_rol
     return false;
 }
 
+void rp_tensor_name(const struct rp_model_config *config, const char *name, char *out,
+                    size_t out_bytes) {
+    bool inside = config->prefix == RP_PREFIX_INSIDE && strncmp(name, "model.", 6) == 0;
+    const char *prefix = inside                                ? "model.language_model."
+                         : config->prefix == RP_PREFIX_OUTSIDE ? "language_model."
+                                                               : "";
+    snprintf(out, out_bytes, "%s%s", prefix, inside ? name + 6 : name);
+}
+
+void rp_tensor_choose_prefix(const struct rp_safetensors *files, struct rp_model_config *config) {
+    static const enum rp_tensor_prefix prefixes[] = {RP_PREFIX_OUTSIDE, RP_PREFIX_INSIDE};
+    char name[96];
+    config->prefix = RP_PREFIX_NONE;
+    for (size_t i = 0; config->wrapped && i < RP_ARRAY_COUNT(prefixes); i++) {
+        config->prefix = prefixes[i];
+        rp_tensor_name(config, "model.norm.weight", name, sizeof name);
+        if (rp_safetensors_find(files, name))
+            return;
+    }
+    config->prefix = RP_PREFIX_NONE;
+}
+
 /* `rule_name` after the layer's prefix, its '*' replaced by the number of a head. */
-static void set_name(struct rp_weight_part *part, const char *rule_name, uint32_t layer,
-                     uint32_t head) {
+static void set_name(const struct rp_model_config *config, struct rp_weight_part *part,
+                     const char *rule_name, uint32_t layer, uint32_t head) {
     const char *star = strchr(rule_name, '*');
-    char prefix[32] = "", number[12];
+    char prefix[32] = "", number[12], name[96];
     if (layer != RP_LAYER_NONE)
         snprintf(prefix, sizeof prefix, "model.layers.%u.", layer);
     snprintf(number, sizeof number, "%u", head);
-    snprintf(part->name, sizeof part->name, "%s%.*s%s%s", prefix,
+    snprintf(name, sizeof name, "%s%.*s%s%s", prefix,
              star ? (int)(star - rule_name) : (int)strlen(rule_name), rule_name, star ? number : "",
              star ? star + 1 : "");
+    rp_tensor_name(config, name, part->name, sizeof part->name);
 }
 
 static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rule *rule,
@@ -253,7 +277,7 @@ static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rul
     uint32_t heads = rule->span == RP_SPAN_EACH_HEAD ? part.weight->length / part.rows : 1;
     int status = RP_OK;
     for (uint32_t head = 0; head < heads && status == RP_OK; head++) {
-        set_name(&part, rule->name, layer, head);
+        set_name(&model->config, &part, rule->name, layer, head);
         status = visit(ctx, &part);
         part.row_begin += part.rows;
     }

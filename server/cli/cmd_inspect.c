@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "server/cli/cmd_stack.h"
 #include "server/cli/commands.h"
+#include "server/cli/hub_cache.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -372,6 +373,8 @@ int rp_cmd_inspect(int argc, char **argv) {
                               "use either --json or --program");
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
+    if (rp_model_locate(&positionals[0], &err) != RP_OK)
+        return rp_fail(RP_EXIT_MODEL, &err);
     in.dir = positionals[0];
     if (rp_stack_open_mask(in.dir, &options.engine, &in.mask, &code, &err) != RP_OK)
         return rp_fail(code, &err);

@@ -184,7 +184,7 @@ enum rp_tok_decoder_kind {
     RP_TOK_DECODER_BYTE_LEVEL, /* bytes; invalid sequences as in a lossy conversion */
     RP_TOK_DECODER_SEQUENCE,   /* Replace, ByteFallback, Fuse, Strip */
     RP_TOK_DECODER_METASPACE,
-    RP_TOK_DECODER_WORDPIECE, /* [0].pattern: the prefix of continuations; tokens joined by spaces */
+    RP_TOK_DECODER_WORDPIECE, /* [0].pattern: prefix of continuations; else a space before */
 };
 struct rp_tok_replace {
     const char *pattern, *content;
