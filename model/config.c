@@ -3,7 +3,9 @@
  */
 #include "model/config_reader.h"
 #include "model/family.h"
+#include "model/gguf_model.h"
 #include "model/quant_config.h"
+#include "text/gguf.h"
 #include "text/json_file.h"
 
 #include <inttypes.h>
@@ -327,11 +329,12 @@ static void read_outside(struct rp_config_reader *root, const struct rp_config_r
         read_quantization(root, config);
 }
 
-static int read_config(const json_t *root, struct rp_model_config *config, struct rp_error *err) {
+int rp_config_read(const json_t *root, const char *file, struct rp_model_config *config,
+                   struct rp_error *err) {
     struct rp_config_keys keys = {.count = 0};
-    struct rp_config_reader reader = {CONFIG_FILE, root, err, RP_OK, &keys}, outside = reader;
+    struct rp_config_reader reader = {file, root, err, RP_OK, &keys}, outside = reader;
     if (!json_is_object(root))
-        return rp_error_set(err, RP_STATUS_FORMAT, "%s: must be an object", CONFIG_FILE);
+        return rp_error_set(err, RP_STATUS_FORMAT, "%s: must be an object", file);
     int wrapper = wrapper_of(&reader);
     const struct rp_model_family *family =
         wrapper >= 0 ? open_wrapped(&reader, wrapper) : read_family(&reader);
@@ -387,6 +390,8 @@ int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
                          struct rp_error *err) {
     struct rp_model_config config;
     json_t *root = NULL;
+    if (rp_gguf_is_path(dir))
+        return rp_gguf_model_config(dir, out_config, err);
     memset(&config, 0, sizeof config);
     config.bos_id = RP_ID_NONE;
     config.default_temperature = config.default_top_p = NAN;
@@ -395,7 +400,7 @@ int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
         rp_error_hint(err, "give the directory of a Hugging Face model: config.json, "
                            "model.safetensors, tokenizer.json");
     if (status == RP_OK)
-        status = read_config(root, &config, err);
+        status = rp_config_read(root, CONFIG_FILE, &config, err);
     json_decref(root);
     if (status != RP_OK)
         return status;

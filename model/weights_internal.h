@@ -57,6 +57,9 @@ int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtyp
 int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
                            struct rp_error *err) RP_MUST_USE;
 
+/* The type around GGUF's blocks that RP_MODEL_DTYPE_AUTO means: BF16 where any has scales. */
+enum rp_dtype rp_weights_blocks_dtype(const struct rp_model_config *config);
+
 /* Memory for every vector of a described model, and the RoPE table, filled. position_count 0: the
  * configuration's. */
 int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,

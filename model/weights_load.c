@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/family.h"
+#include "model/gguf_model.h"
 #include "model/safetensors.h"
 #include "model/weights_internal.h"
 #include "text/json_file.h"
@@ -19,10 +20,15 @@ struct loader {
 };
 
 static int missing(const struct loader *loader, const struct rp_weight_part *part) {
-    int status = rp_error_set(loader->err, RP_STATUS_NOT_FOUND, "%s: tensor %s is missing",
-                              loader->files->shard_count == 1 ? loader->files->shards[0].name
-                                                              : RP_SAFETENSORS_INDEX,
-                              part->name);
+    char name[160];
+    int status =
+        rp_error_set(loader->err, RP_STATUS_NOT_FOUND, "%s: tensor %s is missing",
+                     loader->files->shard_count == 1 ? loader->files->shards[0].name
+                     : loader->files->arch           ? "the split files"
+                                                     : RP_SAFETENSORS_INDEX,
+                     loader->files->arch
+                         ? rp_gguf_tensor_name(loader->files->arch, part->name, name, sizeof name)
+                         : part->name);
     if (rp_weight_is_matrix(part->weight) && part->weight->role == RP_WEIGHT_HEAD)
         rp_error_hint(loader->err, "if the output layer is the embedding, config.json must say "
                                    "\"tie_word_embeddings\": true");
@@ -53,8 +59,9 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
     if (tensor->rank != rank || memcmp(tensor->shape, expected, rank * sizeof expected[0]) != 0) {
         char has[128], wants[64];
         return rp_error_set(loader->err, RP_STATUS_FORMAT,
-                            "%s: tensor %s has shape %s, config.json implies %s", file, part->name,
+                            "%s: tensor %s has shape %s, %s implies %s", file, tensor->name,
                             rp_safetensors_shape_text(tensor->shape, tensor->rank, has, sizeof has),
+                            loader->files->arch ? "the metadata" : "config.json",
                             rp_safetensors_shape_text(expected, rank, wants, sizeof wants));
     }
     if (part->quantized) {
@@ -63,10 +70,11 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
         if (status != RP_OK)
             return status;
         loader->used[scales - loader->files->tensors] = 1;
-    } else if (tensor->type > RP_SAFETENSOR_BF16) {
+    } else if (tensor->type > RP_SAFETENSOR_BF16 &&
+               !(tensor->type == RP_SAFETENSOR_BLOCKS && rp_weight_is_matrix(part->weight))) {
         int status = rp_error_set(loader->err, RP_STATUS_UNSUPPORTED,
                                   "%s: tensor %s is of type %s, supported: F32, F16, BF16", file,
-                                  part->name, tensor->type_name);
+                                  tensor->name, tensor->type_name);
         if (tensor->type == RP_SAFETENSOR_I8 || tensor->type == RP_SAFETENSOR_F8_E4M3)
             rp_error_hint(loader->err,
                           "8-bit weights need a quantization_config in config.json that "
@@ -96,6 +104,8 @@ static bool is_kv_scale(const char *name) {
 /* Names in older checkpoints that no model needs; a tied model's head was compared. */
 static bool is_known_extra(const struct rp_model_config *config, const char *name) {
     if (ends_in(name, ".rotary_emb.inv_freq"))
+        return true;
+    if (config->gguf.present && strcmp(name, "rope_freqs.weight") == 0) /* in the configuration */
         return true;
     if (config->quant.static_input && ends_in(name, ".input_scale"))
         return true;
@@ -221,6 +231,8 @@ static int open_weights(struct loader *loader, enum rp_dtype dtype, uint32_t max
     int status = check_all(loader);
     if (status != RP_OK)
         return status;
+    if (dtype == RP_MODEL_DTYPE_AUTO && loader->config->gguf.blocks)
+        dtype = rp_weights_blocks_dtype(loader->config);
     bool quantized = loader->config->quant.scales != RP_SCALE_NONE ||
                      loader->config->quantization != RP_QUANT_NONE;
     if (dtype == RP_MODEL_DTYPE_AUTO)

@@ -85,6 +85,36 @@ static bool is_quantized(const struct rp_model_config *config, enum rp_weight_ro
     return module >= 0 && layer < RP_LAYERS_MAX && (config->quant.modules[layer] >> module & 1);
 }
 
+/* Blocks as they are in the file: a part for each tensor. */
+static void describe_blocks(const struct rp_model_config *config, struct rp_weight *weight,
+                            enum rp_dtype dtype) {
+    struct rp_matrix *matrix = &weight->matrix;
+    const struct rp_model_gguf *gguf = &config->gguf;
+    const uint8_t *types = weight->layer < RP_LAYERS_MAX ? gguf->types[weight->layer] : NULL;
+    uint32_t q_rows = config->heads * config->head_dim;
+    uint32_t kv_rows = config->kv_heads * config->head_dim, inner = config->intermediate;
+    matrix->dtype = RP_DTYPE_BLOCKS;
+    matrix->input = dtype == RP_DTYPE_BF16 ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN;
+    matrix->part_count = 1;
+    matrix->parts[0] = (struct rp_matrix_part){0, matrix->rows, gguf->embed};
+    if (weight->role == RP_WEIGHT_HEAD)
+        matrix->parts[0].type = gguf->head;
+    if (!types)
+        return;
+    if (weight->role == RP_WEIGHT_QKV) {
+        matrix->part_count = 3;
+        matrix->parts[0] = (struct rp_matrix_part){0, q_rows, types[RP_MODULE_Q]};
+        matrix->parts[1] = (struct rp_matrix_part){q_rows, kv_rows, types[RP_MODULE_K]};
+        matrix->parts[2] = (struct rp_matrix_part){q_rows + kv_rows, kv_rows, types[RP_MODULE_V]};
+    } else if (weight->role == RP_WEIGHT_GATE_UP) {
+        matrix->part_count = 2;
+        matrix->parts[0] = (struct rp_matrix_part){0, inner, types[RP_MODULE_GATE]};
+        matrix->parts[1] = (struct rp_matrix_part){inner, inner, types[RP_MODULE_UP]};
+    } else {
+        matrix->parts[0].type = types[weight->role == RP_WEIGHT_O ? RP_MODULE_O : RP_MODULE_DOWN];
+    }
+}
+
 /* Type and scales in memory: those of the checkpoint, or of --quantization. */
 static void describe_type(const struct rp_model_config *config, struct rp_weight *weight) {
     const struct rp_model_quant *quant = &config->quant;
@@ -111,7 +141,10 @@ static void add_weight(struct rp_model *model, enum rp_weight_role role, uint32_
     if (shape.cols) {
         weight->matrix =
             (struct rp_matrix){.rows = shape.rows, .cols = shape.cols, .dtype = model->dtype};
-        describe_type(&model->config, weight);
+        if (model->config.gguf.blocks)
+            describe_blocks(&model->config, weight, model->dtype);
+        else
+            describe_type(&model->config, weight);
     } else {
         weight->length = shape.rows;
     }
@@ -206,7 +239,8 @@ uint32_t rp_row_order_place(const struct rp_row_order *order, uint32_t row) {
 
 static void set_order(const struct rp_model_config *config, const struct rp_tensor_rule *rule,
                       struct rp_weight_part *part) {
-    enum rp_qkv_order order = rp_model_family(config->family)->qkv_order;
+    enum rp_qkv_order order =
+        config->gguf.interleaved ? RP_QKV_PAIRS : rp_model_family(config->family)->qkv_order;
     bool qkv = rule->role == RP_WEIGHT_QKV || rule->role == RP_WEIGHT_QKV_BIAS;
     bool norm = rule->role == RP_WEIGHT_Q_NORM || rule->role == RP_WEIGHT_K_NORM;
     part->order.head_dim = config->head_dim;
@@ -400,8 +434,24 @@ uint64_t rp_model_parameter_count(const struct rp_model *model) {
 
 /* --- types ----------------------------------------------------------------------------------- */
 
+enum rp_dtype rp_weights_blocks_dtype(const struct rp_model_config *config) {
+    const struct rp_model_gguf *gguf = &config->gguf;
+    bool scales = !rp_block_is_plain(gguf->embed) || !rp_block_is_plain(gguf->head);
+    for (uint32_t layer = 0; layer < config->layers; layer++)
+        for (int i = 0; i < RP_MODULE_COUNT; i++)
+            scales = scales || !rp_block_is_plain(gguf->types[layer][i]);
+    return scales ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+}
+
 int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
                            struct rp_error *err) {
+    if (config->quantization != RP_QUANT_NONE && config->gguf.present) {
+        int status = rp_error_set(err, RP_STATUS_INVALID,
+                                  "model: the weights of a GGUF file are not made %s",
+                                  rp_quant_scheme_name(config->quantization));
+        rp_error_hint(err, "omit --quantization: blocks keep their bits");
+        return status;
+    }
     if (config->quantization != RP_QUANT_NONE && config->quant.scales != RP_SCALE_NONE) {
         int status = rp_error_set(err, RP_STATUS_INVALID,
                                   "model: the checkpoint has 8-bit weights, which are not made %s",
@@ -424,6 +474,8 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
     int status = rp_weights_check_dtype(config, dtype, err);
     if (status != RP_OK)
         return status;
+    if (dtype == RP_MODEL_DTYPE_AUTO && config->gguf.blocks)
+        dtype = rp_weights_blocks_dtype(config);
     if (dtype == RP_MODEL_DTYPE_AUTO)
         dtype = config->file_dtype == RP_DTYPE_BF16 || config->quant.scales != RP_SCALE_NONE ||
                         config->quantization != RP_QUANT_NONE

@@ -83,6 +83,8 @@ static void on_ready(void *ctx) {
                     ? "metrics: not served here; --metrics-on-main changes that"
                     : "metrics: /metrics and /debug are not served; see --admin-port and "
                       "--metrics-on-main");
+    if (serve->templates)
+        fprintf(stderr, "chat in a browser: %s/\n", url);
     fprintf(stderr, "curl %s/v1/%s -H 'Content-Type: application/json'%s -d '%s'\n", url,
             serve->templates ? "chat/completions" : "completions",
             serve->auth.count ? " -H \"Authorization: Bearer $REPRISE_API_KEY\"" : "",

@@ -14,6 +14,7 @@ struct rp_command {
 };
 
 int rp_cmd_serve(int argc, char **argv);
+int rp_cmd_chat(int argc, char **argv);
 int rp_cmd_run(int argc, char **argv);
 int rp_cmd_inspect(int argc, char **argv);
 int rp_cmd_pull(int argc, char **argv);

@@ -8,6 +8,7 @@
 
 static const struct rp_command commands[] = {
     {"serve", rp_cmd_serve, "serve a model over HTTP, OpenAI-compatible", NULL, 0},
+    {"chat", rp_cmd_chat, "talk with a model in the terminal", NULL, 0},
     {"run", rp_cmd_run, "complete one prompt in the terminal", NULL, 0},
     {"bench", rp_cmd_bench,
      "measure: serve, sweep, compare, decode, step, prefill, kernels, matmul, membw",

@@ -568,9 +568,10 @@ static void test_what_is_no_model_directory_is_refused_by_what_it_is(void **stat
     check_refusal(f, "./nowhere", RP_STATUS_NOT_FOUND, "no such model directory", "config.json");
     assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK); /* names what is missing */
     rp_test_file_text(&f->dir, "model.gguf", "GGUF");
-    check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "GGUF", "safetensors");
+    check_refusal(f, f->dir.path, RP_STATUS_INVALID, "directory with GGUF files",
+                  "the path of one");
     snprintf(path, sizeof path, "%s/model.gguf", f->dir.path);
-    check_refusal(f, path, RP_STATUS_UNSUPPORTED, "GGUF", "safetensors");
+    assert_int_equal(rp_model_dir_check(path, &f->err), RP_OK);
     rp_test_file_text(&f->dir, "adapter_config.json", "{}");
     check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "LoRA", "merge");
     rp_test_file_text(&f->dir, "config.json", "{}");

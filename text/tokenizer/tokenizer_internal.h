@@ -551,4 +551,7 @@ static inline void rp_tok_emit(struct rp_tokenizer_scratch *scratch, int32_t id)
 /* detokenizer.c: fills `bytes` and the flags of every entry from the decoder. */
 int rp_tok_decoder_apply(struct rp_tok_load *load);
 
+/* tokenizer_gguf.c: rp_tokenizer_open of a GGUF file. */
+int rp_tok_open_gguf(const char *path, struct rp_tokenizer **out, struct rp_error *err) RP_MUST_USE;
+
 #endif
