@@ -20,7 +20,7 @@ static struct rp_matcher *checkers[2];
 
 enum { FIRST_SPECIAL = 257, WIDTH = 384 };
 
-static uint32_t seed = 7;
+static uint32_t seed = 7, failures;
 static uint32_t roll(uint32_t below) {
     seed = seed * 1664525u + 1013904223u;
     return (seed >> 8) % below;
@@ -184,8 +184,8 @@ static uint32_t check_walk(struct walk *w, const struct rp_answer_spec *spec) {
     feed_text(w->bound, &options, w->specials, w->special_count, w->text.data ? w->text.data : "",
               w->text.len, (struct feeding){0}, &e);
     bool right = e.misses == 0 && e.complete == e.calls;
-    for (uint32_t i = 0; i < RP_MIN(e.calls, (uint32_t)DIALECT_CALLS_MAX); i++)
-        right &= satisfies(&e, i);
+    for (uint32_t i = 0; i < RP_MIN(e.calls, (uint32_t)DIALECT_CALLS_MAX - 1); i++)
+        right &= satisfies(&e, i); /* the fixture keeps all later calls in its last place */
     right &= spec->choice != RP_TOOLS_REQUIRED || (e.calls > 0 && e.text.len == 0);
     right &= spec->parallel || e.calls <= 1;
     uint32_t calls = e.calls;
@@ -215,9 +215,12 @@ static void walk_spec(struct walk *w, const struct rp_answer_spec *spec) {
             w->text.len--;
             calls += check_walk(w, spec);
         }
-    if (ended == 0 || (spec->choice == RP_TOOLS_REQUIRED && calls == 0))
-        fail_msg("%s, choice %d: %u walks ended, with %u calls; the last one: %.*s", w->row->name,
-                 (int)spec->choice, ended, calls, (int)w->text.len, w->text.data);
+    bool right = ended > 0 && (spec->choice != RP_TOOLS_REQUIRED || calls > 0);
+    failures += !right;
+    if (!right)
+        print_message("%s, choice %d: %u walks ended, with %u calls; the last one: %.*s\n",
+                      w->row->name, (int)spec->choice, ended, calls, (int)w->text.len,
+                      w->text.data);
     rp_matcher_free(w->matcher);
     rp_buffer_deinit(&source);
 }
@@ -252,6 +255,7 @@ static void what_is_allowed_is_read(void **state) {
         for (int with = 0; with < 2 && rp_dialect_at(i)->shape != RP_CALL_NONE; with++)
             if (with || rp_dialect_at(i)->shape != RP_CALL_HARMONY) /* always special tokens */
                 walk_row(rp_dialect_at(i), with);
+    assert_int_equal(failures, 0);
 }
 
 static int set_up(void **state) {
