@@ -31,7 +31,7 @@ int rp_lowering_check_input(const struct rp_program *program, const struct rp_op
                             struct rp_error *err) {
     enum rp_dtype dtype = program->tensors[linear->in[0].tensor].dtype;
     enum rp_dtype weight = linear->weight->dtype;
-    if (dtype == (rp_dtype_bytes(weight) == 1 ? RP_DTYPE_BF16 : weight))
+    if (dtype == rp_matrix_input_dtype(linear->weight))
         return RP_OK;
     return rp_error_set(err, RP_STATUS_UNSUPPORTED, "%s: %s input for %s weights", linear->name,
                         rp_dtype_name(dtype), rp_dtype_name(weight));

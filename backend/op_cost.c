@@ -12,6 +12,12 @@ static uint64_t view_bytes(const struct rp_program *program, const struct rp_vie
            rp_dtype_bytes(tensor->dtype);
 }
 
+static uint64_t weight_bytes(const struct rp_matrix *matrix) {
+    if (matrix->dtype == RP_DTYPE_BLOCKS)
+        return rp_matrix_bytes(matrix);
+    return (uint64_t)matrix->rows * matrix->cols * rp_dtype_bytes(matrix->dtype);
+}
+
 struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *op,
                           const struct rp_bucket *bucket, enum rp_dtype kv_dtype,
                           uint32_t kv_tokens) {
@@ -21,12 +27,11 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
         cost.bytes_read += view_bytes(program, &op->in[i], bucket);
     switch (op->kind) {
     case RP_OP_EMBED:
-        cost.bytes_read += rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype);
+        cost.bytes_read += rows * weight_bytes(op->weight) / RP_MAX(op->weight->rows, 1u);
         break;
     case RP_OP_LINEAR:
         cost.bytes_read +=
-            (uint64_t)op->weight->rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype) +
-            (uint64_t)rp_matrix_scale_count(op->weight) * sizeof(float);
+            weight_bytes(op->weight) + (uint64_t)rp_matrix_scale_count(op->weight) * sizeof(float);
         if (op->vector)
             cost.bytes_read += (uint64_t)op->weight->rows * sizeof(float);
         cost.flops = 2 * rows * op->weight->rows * op->weight->cols;

@@ -8,6 +8,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(openssl REQUIRED IMPORTED_TARGET openssl>=3.0)
 pkg_check_modules(seccomp REQUIRED IMPORTED_TARGET libseccomp)
 pkg_check_modules(zlib REQUIRED IMPORTED_TARGET zlib)
+pkg_check_modules(libcurl libcurl>=7.85) # optional: `reprise pull`
 pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
 
 # llhttp: newer systems have libllhttp-dev; Debian 12's node-llhttp ships the C sources, which are

@@ -61,8 +61,9 @@ only replays; the same engine runs on a CPU.
 The service is installed disabled, with a small demo model.")
 # The libraries' from dpkg-shlibdeps; systemd-sysusers makes the service's user.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libcurl4 | libcurl4t64") # `reprise pull` opens it
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers | systemd-sysusers, init-system-helpers (>= 1.54)")
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libcuda1, bash-completion")
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libcuda1, bash-completion, libedit2")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA
   "${CMAKE_SOURCE_DIR}/deploy/debian/postinst;${CMAKE_SOURCE_DIR}/deploy/debian/prerm;${CMAKE_SOURCE_DIR}/deploy/debian/postrm;${CMAKE_SOURCE_DIR}/deploy/debian/conffiles")

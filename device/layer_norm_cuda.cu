@@ -1,7 +1,7 @@
-/* LayerNorm: a block computes one group of one row. Thread t has columns 4 * (t + threads * i); the
- * number of threads, and with it the order of both sums, depends on the group's size alone, so a row
- * has the same bits in every batch. The variance is summed from differences to the mean, in a second
- * pass over columns that are in the cache by then. */
+/* LayerNorm: a block computes one group of one row. Thread t has columns 4 * (t + threads * i);
+ * the number of threads, and with it the order of both sums, depends on the group's size alone,
+ * so a row has the same bits in every batch. The variance is summed from differences to the
+ * mean, in a second pass over columns that are in the cache by then. */
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"

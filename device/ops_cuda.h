@@ -119,8 +119,8 @@ struct rp_soft_cap_cuda {
 };
 int rp_soft_cap_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* out[c] = in[c] * (factor * table[position of the row]); table NULL: in[c] * factor. in and out may
- * be the same columns. */
+/* out[c] = in[c] * (factor * table[position of the row]); table NULL: in[c] * factor. in and out
+ * may be the same columns. */
 struct rp_scale_cuda {
     struct rp_cuda_rows rows;
     struct rp_values in, out;

@@ -11,6 +11,7 @@ const char *rp_dtype_name(enum rp_dtype dtype) {
     static const char *const names[] = {
         [RP_DTYPE_F32] = "f32",           [RP_DTYPE_BF16] = "bf16", [RP_DTYPE_F16] = "f16",
         [RP_DTYPE_FP8_E4M3] = "fp8_e4m3", [RP_DTYPE_INT8] = "int8", [RP_DTYPE_I32] = "i32",
+        [RP_DTYPE_BLOCKS] = "blocks",
     };
     return (size_t)dtype < RP_ARRAY_COUNT(names) ? names[dtype] : "?";
 }
@@ -26,6 +27,8 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype) {
     case RP_DTYPE_FP8_E4M3:
     case RP_DTYPE_INT8:
         return 1;
+    case RP_DTYPE_BLOCKS: /* no type of single values */
+        return 0;
     }
     return 0;
 }

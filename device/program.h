@@ -32,7 +32,8 @@ enum rp_dtype {
     RP_DTYPE_F16,
     RP_DTYPE_FP8_E4M3,
     RP_DTYPE_INT8,
-    RP_DTYPE_I32
+    RP_DTYPE_I32,
+    RP_DTYPE_BLOCKS /* of matrices alone: GGUF's blocks (quant/matrix.h) */
 };
 
 const char *rp_dtype_name(enum rp_dtype dtype); /* "f32", "bf16", ... */

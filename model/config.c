@@ -3,7 +3,9 @@
  */
 #include "model/config_reader.h"
 #include "model/family.h"
+#include "model/gguf_model.h"
 #include "model/quant_config.h"
+#include "text/gguf.h"
 #include "text/json_file.h"
 
 #include <inttypes.h>
@@ -81,6 +83,10 @@ static const struct rp_model_family *read_family(struct rp_config_reader *reader
     return NULL;
 }
 
+static double or_required(uint32_t fallback) {
+    return fallback ? (double)fallback : RP_CONFIG_REQUIRED;
+}
+
 static void read_sizes(struct rp_config_reader *reader, const struct rp_model_family *family,
                        struct rp_model_config *config) {
     char message[96];
@@ -89,11 +95,17 @@ static void read_sizes(struct rp_config_reader *reader, const struct rp_model_fa
         rp_config_uint(reader, "intermediate_size", RP_CONFIG_REQUIRED, 1, 1u << 20);
     config->layers =
         rp_config_uint(reader, "num_hidden_layers", RP_CONFIG_REQUIRED, 1, RP_LAYERS_MAX);
-    config->heads = rp_config_uint(reader, "num_attention_heads", RP_CONFIG_REQUIRED, 1, 1024);
-    config->kv_heads = rp_config_uint(reader, "num_key_value_heads", config->heads, 1, 1024);
-    config->vocab = rp_config_uint(reader, "vocab_size", RP_CONFIG_REQUIRED, 1, 1u << 24);
-    /* 2048 is LlamaConfig's; the other classes' defaults are larger than their models. */
-    config->max_position = rp_config_uint(reader, "max_position_embeddings", 2048, 1, 1u << 24);
+    config->heads =
+        rp_config_uint(reader, "num_attention_heads", or_required(family->heads_default), 1, 1024);
+    config->kv_heads = rp_config_uint(
+        reader, "num_key_value_heads",
+        family->kv_heads_default ? family->kv_heads_default : config->heads, 1, 1024);
+    config->vocab =
+        rp_config_uint(reader, "vocab_size", or_required(family->vocab_default), 1, 1u << 24);
+    /* 2048 is LlamaConfig's; most classes' defaults are larger than their models. */
+    config->max_position = rp_config_uint(
+        reader, "max_position_embeddings",
+        family->max_position_default ? family->max_position_default : 2048, 1, 1u << 24);
     if (config->heads % config->kv_heads != 0) {
         snprintf(message, sizeof message, "is %u, must divide num_attention_heads %u",
                  config->kv_heads, config->heads);
@@ -264,15 +276,72 @@ static void read_quantization(struct rp_config_reader *reader, struct rp_model_c
         reader->status = rp_quant_config_read(object, CONFIG_FILE, key, config, reader->err);
 }
 
-static int read_config(const json_t *root, struct rp_model_config *config, struct rp_error *err) {
+/* Models with images, whose text part is served alone. */
+static const struct {
+    const char *architecture, *model_type, *text_type; /* text_type: where text_config has none */
+} wrappers[] = {{"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text"},
+                {"Mistral3ForConditionalGeneration", "mistral3", "mistral"}};
+
+/* Index into wrappers, or -1. */
+static int wrapper_of(const struct rp_config_reader *root) {
+    const char *name =
+        json_string_value(json_array_get(json_object_get(root->object, "architectures"), 0));
+    const char *type = json_string_value(json_object_get(root->object, "model_type"));
+    for (int i = 0; i < (int)RP_ARRAY_COUNT(wrappers); i++)
+        if ((!name || strcmp(name, wrappers[i].architecture) == 0) && type &&
+            strcmp(type, wrappers[i].model_type) == 0)
+            return i;
+    return -1;
+}
+
+/* Makes `reader` one of text_config, whose family is returned. */
+static const struct rp_model_family *open_wrapped(struct rp_config_reader *reader, int wrapper) {
+    const json_t *text = rp_config_get(reader, "text_config");
+    char supported[384];
+    if (!json_is_object(text)) {
+        rp_config_refuse(reader, RP_STATUS_FORMAT, "text_config", "must be an object");
+        return NULL;
+    }
+    reader->object = text;
+    reader->file = CONFIG_FILE ": text_config";
+    const char *type = rp_config_string(reader, "model_type");
+    if (!type)
+        type = wrappers[wrapper].text_type;
+    const struct rp_model_family *family = rp_model_family_find(NULL, type);
+    if (!family)
+        rp_config_refuse_name(reader, "model_type", type, list_families(supported));
+    return family;
+}
+
+/* What may be in config.json beside text_config. */
+static void read_outside(struct rp_config_reader *root, const struct rp_config_reader *text,
+                         struct rp_model_config *config) {
+    bool tied = rp_config_bool(root, "tie_word_embeddings", config->tied);
+    if (rp_config_get(text, "tie_word_embeddings") && tied != config->tied)
+        rp_config_refuse(root, RP_STATUS_FORMAT, "tie_word_embeddings",
+                         "differs from that of text_config");
+    config->tied = tied;
+    if (!rp_config_get(text, "dtype") && !rp_config_get(text, "torch_dtype"))
+        read_dtype(root, config);
+    read_eos_ids(root, config);
+    read_bos_id(root, config);
+    if (config->quant.scales == RP_SCALE_NONE)
+        read_quantization(root, config);
+}
+
+int rp_config_read(const json_t *root, const char *file, struct rp_model_config *config,
+                   struct rp_error *err) {
     struct rp_config_keys keys = {.count = 0};
-    struct rp_config_reader reader = {CONFIG_FILE, root, err, RP_OK, &keys};
+    struct rp_config_reader reader = {file, root, err, RP_OK, &keys}, outside = reader;
     if (!json_is_object(root))
-        return rp_error_set(err, RP_STATUS_FORMAT, "%s: must be an object", CONFIG_FILE);
-    const struct rp_model_family *family = read_family(&reader);
+        return rp_error_set(err, RP_STATUS_FORMAT, "%s: must be an object", file);
+    int wrapper = wrapper_of(&reader);
+    const struct rp_model_family *family =
+        wrapper >= 0 ? open_wrapped(&reader, wrapper) : read_family(&reader);
     if (!family)
         return reader.status;
     config->family = family->id;
+    config->wrapped = wrapper >= 0;
     snprintf(config->architecture, sizeof config->architecture, "%s", family->architecture);
     read_sizes(&reader, family, config);
     config->norm_eps = (float)rp_config_double(
@@ -289,7 +358,11 @@ static int read_config(const json_t *root, struct rp_model_config *config, struc
     read_bos_id(&reader, config);
     read_quantization(&reader, config);
     rp_config_refuse_unread(&reader, family);
-    return reader.status;
+    outside.status = reader.status;
+    outside.keys = NULL;
+    if (config->wrapped)
+        read_outside(&outside, &reader, config);
+    return outside.status;
 }
 
 static int read_generation_config(const json_t *root, struct rp_model_config *config,
@@ -317,6 +390,8 @@ int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
                          struct rp_error *err) {
     struct rp_model_config config;
     json_t *root = NULL;
+    if (rp_gguf_is_path(dir))
+        return rp_gguf_model_config(dir, out_config, err);
     memset(&config, 0, sizeof config);
     config.bos_id = RP_ID_NONE;
     config.default_temperature = config.default_top_p = NAN;
@@ -325,7 +400,7 @@ int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
         rp_error_hint(err, "give the directory of a Hugging Face model: config.json, "
                            "model.safetensors, tokenizer.json");
     if (status == RP_OK)
-        status = read_config(root, &config, err);
+        status = rp_config_read(root, CONFIG_FILE, &config, err);
     json_decref(root);
     if (status != RP_OK)
         return status;

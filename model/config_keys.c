@@ -12,8 +12,8 @@ static const char *const words[] = {"attn",  "attention",  "rope",     "rotary",
                                     "logit", "multiplier", "residual", "softcap",  "qk_",
                                     "alibi", "position",   "sliding",  "clip_qkv", "expert"};
 
-/* Keys with such a word that change nothing: of training, of the implementation, or of features whose
- * own switch is read (a class that has no window ignores its size). */
+/* Keys with such a word that change nothing: of training, of the implementation, or of features
+ * whose own switch is read (a class that has no window ignores its size). */
 static const char *const harmless[] = {"attention_dropout",
                                        "attention_probs_dropout_prob",
                                        "attn_pdrop",

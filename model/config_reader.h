@@ -45,6 +45,10 @@ double rp_config_double(struct rp_config_reader *reader, const char *key, double
 bool rp_config_bool(struct rp_config_reader *reader, const char *key, bool fallback);
 const char *rp_config_string(struct rp_config_reader *reader, const char *key); /* NULL: absent */
 
+/* Reads the keys of config.json; `file` is for messages. */
+int rp_config_read(const json_t *root, const char *file, struct rp_model_config *config,
+                   struct rp_error *err) RP_MUST_USE;
+
 /* Keys that several families read the same way (config.c). */
 /* attention_bias: of qkv and o. */
 void rp_config_attention_bias(struct rp_config_reader *reader, struct rp_model_config *config);

@@ -1,7 +1,7 @@
-/* The keys of RoPE: rope_theta, and rope_scaling or its newer spelling rope_parameters, which holds
- * rope_theta as well and, in families whose layers with a window rotate by other angles, one object
- * for each type of layer. Absent keys have the defaults of transformers' classes; where its versions
- * differ, or two keys contradict each other, the configuration is refused. */
+/* The keys of RoPE: rope_theta, and rope_scaling or its newer spelling rope_parameters, which
+ * holds rope_theta as well and, in families whose layers with a window rotate by other angles,
+ * one object for each type of layer. Absent keys have the defaults of transformers' classes;
+ * where its versions differ, or two keys contradict each other, the configuration is refused. */
 #include "model/config_reader.h"
 #include "model/family.h"
 #include "text/json_file.h"

@@ -18,7 +18,7 @@ enum rp_weight_span {
     RP_SPAN_V,
     RP_SPAN_GATE, /* of RP_WEIGHT_GATE_UP and its bias */
     RP_SPAN_UP,
-    RP_SPAN_EACH_HEAD /* of RP_WEIGHT_Q_NORM, K_NORM: a tensor per head, its number in place of '*' */
+    RP_SPAN_EACH_HEAD /* of the norms of q and k: a tensor per head, its number in place of '*' */
 };
 
 /* The order of q's, k's and v's rows in the tensors, where it is not ours. */
@@ -39,6 +39,8 @@ struct rp_model_family {
     enum rp_family id;
     const char *architecture, *model_type; /* "LlamaForCausalLM", "llama" */
     uint32_t head_dim_default;             /* 0: hidden_size / num_attention_heads */
+    /* 0: must be there; as many as heads; must be there; 2048 */
+    uint32_t heads_default, kv_heads_default, vocab_default, max_position_default;
     bool tied_default;
     const char *norm_eps_key;      /* NULL: rms_norm_eps */
     double norm_eps_default;       /* 0: 1e-6 */

@@ -1,6 +1,6 @@
-/* Command R and R+ (cohere), Command R7B and Command A (cohere2): LayerNorm without biases, attention and
- * MLP read the same norm, RoPE by neighboring pairs, scaled logits. cohere2 has a window in three
- * of four layers and no RoPE in the others. */
+/* Command R and R+ (cohere), Command R7B and Command A (cohere2): LayerNorm without biases,
+ * attention and MLP read the same norm, RoPE by neighboring pairs, scaled logits. cohere2 has a
+ * window in three of four layers and no RoPE in the others. */
 #include "model/config_reader.h"
 #include "model/network.h"
 

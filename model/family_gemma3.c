@@ -1,5 +1,5 @@
-/* Gemma 3, text: Gemma 2 without caps on scores, with norms of q and k, five layers with a window for
- * each one without, and RoPE of another theta in these five. */
+/* Gemma 3, text: Gemma 2 without caps on scores, with norms of q and k, five layers with a
+ * window for each one without, and RoPE of another theta in these five. */
 #include "model/config_reader.h"
 #include "model/network.h"
 
@@ -45,6 +45,10 @@ const struct rp_model_family rp_family_gemma3 = {
     .architecture = "Gemma3ForCausalLM",
     .model_type = "gemma3_text",
     .head_dim_default = 256,
+    .heads_default = 8,
+    .kv_heads_default = 4,
+    .vocab_default = 262208,
+    .max_position_default = 131072,
     .tied_default = true,
     .rope_theta_default = 1e6,
     .ignored_keys = ignored,

@@ -1,6 +1,6 @@
-/* Granite 3 and 4, the models without experts: Llama with factors of embeddings, scores, logits, and of
- * what attention and MLP add. Granite 4 names its MLP as the dense one beside experts, which these
- * models have none of, and may do without RoPE. */
+/* Granite 3 and 4, the models without experts: Llama with factors of embeddings, scores, logits,
+ * and of what attention and MLP add. Granite 4 names its MLP as the dense one beside experts,
+ * which these models have none of, and may do without RoPE. */
 #include "model/config_reader.h"
 #include "model/network.h"
 

@@ -1,6 +1,6 @@
-/* Mistral (with Mistral Small, Devstral and Magistral): Llama without biases, with a sliding window in
- * all layers or in none. Ministral has it in some layers; Ministral 3 multiplies q by a factor of
- * its position, after RoPE. */
+/* Mistral (with Mistral Small, Devstral and Magistral): Llama without biases, with a sliding
+ * window in all layers or in none. Ministral has it in some layers; Ministral 3 multiplies q by
+ * a factor of its position, after RoPE. */
 #include "model/config_reader.h"
 #include "model/network.h"
 

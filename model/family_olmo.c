@@ -1,5 +1,5 @@
-/* OLMo 2 and 3: no norms before attention and MLP, but of what they add; RMSNorm of q and k over all
- * heads at once. OLMo 3 has a window in three of four layers, which rotate without scaling. */
+/* OLMo 2 and 3: no norms before attention and MLP, but of what they add; RMSNorm of q and k over
+ * all heads at once. OLMo 3 has a window in three of four layers, which rotate without scaling. */
 #include "model/config_reader.h"
 #include "model/network.h"
 

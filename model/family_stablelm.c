@@ -1,5 +1,5 @@
-/* StableLM 2: LayerNorm with biases, RoPE of a quarter of each head; the larger one norms each head of q
- * and k with weights of its own, and its attention and MLP read the same norm. */
+/* StableLM 2: LayerNorm with biases, RoPE of a quarter of each head; the larger one norms each
+ * head of q and k with weights of its own, and its attention and MLP read the same norm. */
 #include "model/config_reader.h"
 #include "model/network.h"
 
@@ -47,7 +47,7 @@ static void configure(struct rp_config_reader *reader, struct rp_model_config *c
                          "must be hidden_size / num_attention_heads in this family");
 }
 
-/* Of the files' own code; transformers' class reads layer_norm_eps and partial_rotary_factor. */
+/* Keys of the files' own code; transformers reads layer_norm_eps and partial_rotary_factor. */
 static const char *const ignored[] = {"norm_eps", "rope_pct", "rotary_scaling_factor", NULL};
 
 const struct rp_model_family rp_family_stablelm = {

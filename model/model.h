@@ -1,9 +1,9 @@
 /* model.h - a model: its configuration, its weights, and its network as a program.
  *
  * Files: a Hugging Face directory (config.json, generation_config.json, model.safetensors or its
- * sharded index). Files are read with pread, never mapped; every size is checked against the file's
- * length before use, and names and shapes against what the configuration implies. An error names
- * the file and the key or tensor.
+ * sharded index), or a GGUF file: a path that ends in .gguf. Files are read with pread, never
+ * mapped; every size is checked against the file's length before use, and names and shapes against
+ * what the configuration implies. An error names the file and the key or tensor.
  * Thread: one owner while loading, then read-only. */
 #ifndef RP_MODEL_MODEL_H
 #define RP_MODEL_MODEL_H
@@ -107,9 +107,27 @@ struct rp_model_quant {
     uint8_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module has 8 bits */
 };
 
+/* Where the tensors of a text model lie that is a part of a larger one, with images. */
+enum rp_tensor_prefix {
+    RP_PREFIX_NONE,
+    RP_PREFIX_OUTSIDE, /* language_model.model.layers, language_model.lm_head */
+    RP_PREFIX_INSIDE   /* model.language_model.layers, lm_head */
+};
+
+/* What a GGUF file says about its matrices (model/gguf_model.h); all zero: there is none. */
+struct rp_model_gguf {
+    bool present;
+    bool blocks;      /* matrices keep the file's blocks: some are neither F32 nor BF16 */
+    bool interleaved; /* rows of q and k are stored in pairs (2i, 2i + 1) of a head */
+    uint8_t types[RP_LAYERS_MAX][RP_MODULE_COUNT]; /* rp_block_type */
+    uint8_t embed, head;
+};
+
 struct rp_model_config {
     enum rp_family family;
-    char architecture[64]; /* LlamaForCausalLM */
+    bool wrapped;                 /* config.json has it as text_config */
+    enum rp_tensor_prefix prefix; /* of wrapped ones; chosen by the names in the files */
+    char architecture[64];        /* LlamaForCausalLM */
     uint32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, max_position;
     float norm_eps;
     enum rp_activation activation;
@@ -142,6 +160,7 @@ struct rp_model_config {
     struct rp_rope rope, local_rope; /* local_rope: of layers with a window, where theta is not 0 */
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
+    struct rp_model_gguf gguf;
     /* Scheme of the layers' matrices in memory, and of the head if quantize_head. All others are
      * bf16 then. */
     enum rp_quant_scheme quantization;
@@ -203,11 +222,11 @@ struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_r
 /* The same for a vector; NULL also in a described model. */
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
-/* Rejects paths that are not a model directory, with the reason: a path that does not exist, GGUF,
- * a LoRA adapter, a SentencePiece tokenizer alone. */
+/* Rejects paths that are neither a model directory nor a GGUF file, with the reason: a path that
+ * does not exist, a LoRA adapter. */
 int rp_model_dir_check(const char *path, struct rp_error *err) RP_MUST_USE;
 
-/* Reads config.json and generation_config.json. */
+/* Reads config.json and generation_config.json, or the metadata of a GGUF file. */
 int rp_model_config_load(const char *dir, struct rp_model_config *out_config,
                          struct rp_error *err) RP_MUST_USE;
 
@@ -219,7 +238,9 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
 /* dtype: BF16 or F32 in memory; RP_MODEL_DTYPE_AUTO keeps bf16 as bf16 and f32 as f32 (f16 becomes
  * f32, which holds it exactly). A quantized checkpoint keeps its 8 bits and is BF16 around them;
  * with F32 its values are multiplied by their scales while they are read. A scale per tensor
- * becomes one per row, since q, k and v differ. max_position: rows of the RoPE table (0: the
+ * becomes one per row, since q, k and v differ.
+ * GGUF's blocks keep their bits: with BF16, the choice of AUTO where any of them has scales, GEMMs
+ * take inputs of 8 bits, with F32 inputs of f32. max_position: rows of the RoPE table (0: the
  * configuration's). */
 #define RP_MODEL_DTYPE_AUTO ((enum rp_dtype) - 1)
 

@@ -1,5 +1,6 @@
 /* Rejects common mistakes in place of a Hugging Face model directory, with the reason. */
 #include "model/model.h"
+#include "text/gguf.h"
 
 #include <dirent.h>
 #include <limits.h>
@@ -14,26 +15,20 @@ static bool has_file(const char *dir, const char *name) {
     return len > 0 && (size_t)len < sizeof path && stat(path, &info) == 0;
 }
 
-static bool is_gguf(const char *name) {
-    size_t len = strlen(name);
-    return len > 5 && strcmp(name + len - 5, ".gguf") == 0;
-}
-
 static bool has_gguf(const char *dir) {
     DIR *list = opendir(dir);
     const struct dirent *entry;
     bool found = false;
     while (list && !found && (entry = readdir(list)))
-        found = is_gguf(entry->d_name);
+        found = rp_gguf_is_path(entry->d_name);
     if (list)
         closedir(list);
     return found;
 }
 
-static int refuse_gguf(const char *path, struct rp_error *err) {
-    int status =
-        rp_error_set(err, RP_STATUS_UNSUPPORTED, "%.200s: GGUF models are not supported", path);
-    rp_error_hint(err, "give the directory of the model's safetensors files");
+static int refuse_folder(const char *path, struct rp_error *err) {
+    int status = rp_error_set(err, RP_STATUS_INVALID, "%.200s: a directory with GGUF files", path);
+    rp_error_hint(err, "give the path of one of them; of a split model, the first");
     return status;
 }
 
@@ -47,8 +42,7 @@ static bool is_hub_name(const char *path) {
 static int refuse_path(const char *path, struct rp_error *err) {
     int status = rp_error_set(err, RP_STATUS_NOT_FOUND, "%.200s: no such model directory", path);
     rp_error_hint(err, is_hub_name(path)
-                           ? "models are not downloaded: fetch this one (hf download) and give the "
-                             "directory"
+                           ? "`reprise pull ORG/NAME` downloads a model"
                            : "give the directory of a Hugging Face model: config.json, "
                              "model.safetensors, tokenizer.json");
     return status;
@@ -59,8 +53,8 @@ int rp_model_dir_check(const char *path, struct rp_error *err) {
     if (stat(path, &info) != 0)
         return refuse_path(path, err);
     if (!S_ISDIR(info.st_mode)) {
-        if (is_gguf(path))
-            return refuse_gguf(path, err);
+        if (rp_gguf_is_path(path))
+            return RP_OK;
         return rp_error_set(err, RP_STATUS_INVALID, "%.200s: a file, not a model directory", path);
     }
     if (!has_file(path, "config.json")) {
@@ -71,16 +65,7 @@ int rp_model_dir_check(const char *path, struct rp_error *err) {
                                "the directory of the result");
             return status;
         }
-        return has_gguf(path) ? refuse_gguf(path, err) : RP_OK;
-    }
-    if (!has_file(path, "tokenizer.json") && has_file(path, "tokenizer.model")) {
-        int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                                  "%.200s: has a SentencePiece tokenizer.model and no "
-                                  "tokenizer.json",
-                                  path);
-        rp_error_hint(err, "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) of "
-                           "transformers writes tokenizer.json");
-        return status;
+        return has_gguf(path) ? refuse_folder(path, err) : RP_OK;
     }
     return RP_OK;
 }

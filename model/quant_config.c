@@ -31,8 +31,8 @@ static const struct {
                                    [RP_MODULE_UP] = {RP_WEIGHT_GATE_UP, RP_SPAN_UP},
                                    [RP_MODULE_DOWN] = {RP_WEIGHT_DOWN, RP_SPAN_ALL}};
 
-/* "model.layers.3.self_attn.q_proj", as the family calls it; a tensor of several modules is the name of
- * each of them. */
+/* "model.layers.3.self_attn.q_proj", as the family calls it; a tensor of several modules is the
+ * name of each of them. */
 static void module_name(const struct rp_model_config *config, uint32_t layer, uint32_t module,
                         char *out, size_t out_bytes) {
     const struct rp_model_family *family = rp_model_family(config->family);

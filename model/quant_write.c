@@ -348,12 +348,17 @@ int rp_quant_write(const char *dir, const char *out_dir,
     RP_ASSERT(options->scheme == RP_QUANT_INT8 || options->scheme == RP_QUANT_FP8);
     RP_ASSERT(!options->inputs || options->team);
     int status = rp_model_config_load(dir, &w.config, err);
+    if (status == RP_OK && w.config.gguf.present) {
+        status = rp_error_set(err, RP_STATUS_UNSUPPORTED, "%s: GGUF files are not quantized", dir);
+        rp_error_hint(err, "give the directory of the model's safetensors files");
+    }
     if (status == RP_OK && w.config.quant.scales != RP_SCALE_NONE)
         status = rp_error_set(err, RP_STATUS_FORMAT, "%s has 8-bit weights already", dir);
     if (status == RP_OK)
         status = rp_safetensors_open(&w.files, dir, err);
     if (status != RP_OK)
         return status;
+    rp_tensor_choose_prefix(&w.files, &w.config);
     w.quantized = rp_calloc(w.files.count, sizeof *w.quantized);
     w.foldings = rp_calloc(w.files.count, sizeof *w.foldings);
     w.places = rp_calloc(w.files.count, sizeof *w.places);

@@ -25,8 +25,8 @@ static double pair_of_turns(const struct rp_rope *rope, uint32_t dim, double tur
     return dim * log(rope->original_max_position / (turns * TWO_PI)) / (2.0 * log(rope->theta));
 }
 
-/* YaRN (Peng et al. 2023): pairs that turn more than beta_fast times stay, those that turn less than
- * beta_slow times are stretched by factor, and it fades linearly in the pair's index. */
+/* YaRN (Peng et al. 2023): pairs that turn more than beta_fast times stay, those that turn less
+ * than beta_slow times are stretched by factor, and it fades linearly in the pair's index. */
 static void scale_yarn(const struct rp_rope *rope, uint32_t dim, double *frequencies) {
     double low = pair_of_turns(rope, dim, rope->beta_fast);
     double high = pair_of_turns(rope, dim, rope->beta_slow);

@@ -1,6 +1,8 @@
 #include "model/safetensors.h"
 
 #include "base/checked.h"
+#include "model/gguf_model.h"
+#include "text/gguf.h"
 #include "text/json_file.h"
 
 #include <errno.h>
@@ -404,7 +406,7 @@ static int open_index(struct rp_safetensors *files, const char *dir, struct rp_e
     if (status == RP_STATUS_NOT_FOUND) {
         rp_error_set(err, status, "%s: no such file, and no %s either", RP_SAFETENSORS_FILE,
                      RP_SAFETENSORS_INDEX);
-        rp_error_hint(err, "weights in other formats (.bin, .gguf) are not read: convert them to "
+        rp_error_hint(err, "weights in other formats (.bin) are not read: convert them to "
                            "safetensors");
         return status;
     }
@@ -422,6 +424,8 @@ static int open_index(struct rp_safetensors *files, const char *dir, struct rp_e
 
 int rp_safetensors_open(struct rp_safetensors *files, const char *dir, struct rp_error *err) {
     memset(files, 0, sizeof *files);
+    if (rp_gguf_is_path(dir))
+        return rp_gguf_model_files(files, dir, err);
     int status = open_single(files, dir, err);
     if (status == RP_STATUS_NOT_FOUND)
         status = open_index(files, dir, err);
@@ -439,6 +443,9 @@ void rp_safetensors_close(struct rp_safetensors *files) {
 
 const struct rp_safetensor *rp_safetensors_find(const struct rp_safetensors *files,
                                                 const char *name) {
+    char gguf_name[160];
+    if (files->arch)
+        name = rp_gguf_tensor_name(files->arch, name, gguf_name, sizeof gguf_name);
     struct rp_safetensor key = {.name = name};
     if (files->count == 0)
         return NULL;

@@ -30,6 +30,7 @@ enum rp_safetensor_type {
     RP_SAFETENSOR_BF16,
     RP_SAFETENSOR_I8,      /* of quantized weights alone, as the next */
     RP_SAFETENSOR_F8_E4M3, /* with NaN, without infinities */
+    RP_SAFETENSOR_BLOCKS,  /* of GGUF files: block_type */
     RP_SAFETENSOR_OTHER
 };
 
@@ -37,6 +38,7 @@ struct rp_safetensor {
     const char *name;
     enum rp_safetensor_type type;
     const char *type_name; /* "BF16" */
+    uint32_t block_type;   /* rp_block_type, of GGUF files */
     uint32_t rank;
     uint64_t shape[RP_SAFETENSORS_DIMS_MAX];
     uint64_t offset; /* of the first byte, in the file's data */
@@ -50,16 +52,22 @@ struct rp_safetensors_shard {
     uint64_t data_begin;
 };
 
+struct rp_gguf_arch;
+
 /* Zero-initialized is valid and empty. */
 struct rp_safetensors {
     struct rp_safetensor *tensors; /* by name */
     uint32_t count;
     struct rp_safetensors_shard *shards;
     uint32_t shard_count;
+    /* NULL, or the architecture of a GGUF file (model/gguf_model.h): tensors have its names, and
+     * rp_safetensors_find takes the families'. */
+    const struct rp_gguf_arch *arch;
     struct rp_arena arena;
 };
 
-/* Opens dir/model.safetensors, else the shards of dir/model.safetensors.index.json. */
+/* Opens dir/model.safetensors, else the shards of dir/model.safetensors.index.json; or a GGUF
+ * file. */
 int rp_safetensors_open(struct rp_safetensors *files, const char *dir,
                         struct rp_error *err) RP_MUST_USE;
 void rp_safetensors_close(struct rp_safetensors *files);

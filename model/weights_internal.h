@@ -36,6 +36,14 @@ struct rp_weight_part {
 int rp_weight_parts(const struct rp_model *model,
                     int (*visit)(void *ctx, const struct rp_weight_part *part), void *ctx);
 
+struct rp_safetensors;
+
+/* The name that a tensor has in the files, whose prefix the configuration knows. */
+void rp_tensor_name(const struct rp_model_config *config, const char *name, char *out,
+                    size_t out_bytes);
+/* Finds that prefix. */
+void rp_tensor_choose_prefix(const struct rp_safetensors *files, struct rp_model_config *config);
+
 /* Whether one tensor of the checkpoint holds all rows of the role: q, k and v, or gate and up. */
 bool rp_weight_is_fused(const struct rp_model_config *config, enum rp_weight_role role);
 
@@ -49,6 +57,9 @@ int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtyp
 int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
                            struct rp_error *err) RP_MUST_USE;
 
+/* The type around GGUF's blocks that RP_MODEL_DTYPE_AUTO means: BF16 where any has scales. */
+enum rp_dtype rp_weights_blocks_dtype(const struct rp_model_config *config);
+
 /* Memory for every vector of a described model, and the RoPE table, filled. position_count 0: the
  * configuration's. */
 int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,
@@ -59,7 +70,6 @@ int rp_weights_no_memory(const struct rp_model *model, struct rp_error *err);
 
 /* --- weights_read.c: tensors into host memory ------------------------------------------------ */
 
-struct rp_safetensors;
 struct rp_safetensor;
 
 /* Staging buffer of a reader, for values that are converted or quantized. */

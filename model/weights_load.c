@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/family.h"
+#include "model/gguf_model.h"
 #include "model/safetensors.h"
 #include "model/weights_internal.h"
 #include "text/json_file.h"
@@ -19,10 +20,15 @@ struct loader {
 };
 
 static int missing(const struct loader *loader, const struct rp_weight_part *part) {
-    int status = rp_error_set(loader->err, RP_STATUS_NOT_FOUND, "%s: tensor %s is missing",
-                              loader->files->shard_count == 1 ? loader->files->shards[0].name
-                                                              : RP_SAFETENSORS_INDEX,
-                              part->name);
+    char name[160];
+    int status =
+        rp_error_set(loader->err, RP_STATUS_NOT_FOUND, "%s: tensor %s is missing",
+                     loader->files->shard_count == 1 ? loader->files->shards[0].name
+                     : loader->files->arch           ? "the split files"
+                                                     : RP_SAFETENSORS_INDEX,
+                     loader->files->arch
+                         ? rp_gguf_tensor_name(loader->files->arch, part->name, name, sizeof name)
+                         : part->name);
     if (rp_weight_is_matrix(part->weight) && part->weight->role == RP_WEIGHT_HEAD)
         rp_error_hint(loader->err, "if the output layer is the embedding, config.json must say "
                                    "\"tie_word_embeddings\": true");
@@ -53,8 +59,9 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
     if (tensor->rank != rank || memcmp(tensor->shape, expected, rank * sizeof expected[0]) != 0) {
         char has[128], wants[64];
         return rp_error_set(loader->err, RP_STATUS_FORMAT,
-                            "%s: tensor %s has shape %s, config.json implies %s", file, part->name,
+                            "%s: tensor %s has shape %s, %s implies %s", file, tensor->name,
                             rp_safetensors_shape_text(tensor->shape, tensor->rank, has, sizeof has),
+                            loader->files->arch ? "the metadata" : "config.json",
                             rp_safetensors_shape_text(expected, rank, wants, sizeof wants));
     }
     if (part->quantized) {
@@ -63,10 +70,11 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
         if (status != RP_OK)
             return status;
         loader->used[scales - loader->files->tensors] = 1;
-    } else if (tensor->type > RP_SAFETENSOR_BF16) {
+    } else if (tensor->type > RP_SAFETENSOR_BF16 &&
+               !(tensor->type == RP_SAFETENSOR_BLOCKS && rp_weight_is_matrix(part->weight))) {
         int status = rp_error_set(loader->err, RP_STATUS_UNSUPPORTED,
                                   "%s: tensor %s is of type %s, supported: F32, F16, BF16", file,
-                                  part->name, tensor->type_name);
+                                  tensor->name, tensor->type_name);
         if (tensor->type == RP_SAFETENSOR_I8 || tensor->type == RP_SAFETENSOR_F8_E4M3)
             rp_error_hint(loader->err,
                           "8-bit weights need a quantization_config in config.json that "
@@ -97,9 +105,13 @@ static bool is_kv_scale(const char *name) {
 static bool is_known_extra(const struct rp_model_config *config, const char *name) {
     if (ends_in(name, ".rotary_emb.inv_freq"))
         return true;
+    if (config->gguf.present && strcmp(name, "rope_freqs.weight") == 0) /* in the configuration */
+        return true;
     if (config->quant.static_input && ends_in(name, ".input_scale"))
         return true;
-    return config->tied && strcmp(name, rp_family_head_name(rp_model_family(config->family))) == 0;
+    char head[96];
+    rp_tensor_name(config, rp_family_head_name(rp_model_family(config->family)), head, sizeof head);
+    return config->tied && strcmp(name, head) == 0;
 }
 
 static void log_extras(const struct loader *loader) {
@@ -134,7 +146,9 @@ static void log_extras(const struct loader *loader) {
 static int check_tied_head(const struct loader *loader) {
     const struct rp_safetensors *files = loader->files;
     const struct rp_model_family *family = rp_model_family(loader->config->family);
-    const char *head_name = rp_family_head_name(family), *embed_name = rp_family_embed_name(family);
+    char head_name[96], embed_name[96];
+    rp_tensor_name(loader->config, rp_family_head_name(family), head_name, sizeof head_name);
+    rp_tensor_name(loader->config, rp_family_embed_name(family), embed_name, sizeof embed_name);
     const struct rp_safetensor *head = rp_safetensors_find(files, head_name);
     const struct rp_safetensor *embed = rp_safetensors_find(files, embed_name);
     if (!loader->config->tied || !head || !embed)
@@ -166,13 +180,14 @@ static int check_tied_head(const struct loader *loader) {
 /* A bias in the files that the configuration switches off would be dropped silently. */
 static int check_unused_biases(const struct loader *loader, const struct rp_model *model) {
     const struct rp_model_family *family = rp_model_family(loader->config->family);
-    char name[96];
+    char name[96], inner[80];
     for (uint32_t layer = 0; layer < loader->config->layers; layer++)
         for (uint32_t i = 0; i < family->tensor_count; i++) {
             const struct rp_tensor_rule *rule = &family->tensors[i];
             if (!ends_in(rule->name, ".bias") || rp_model_weight(model, rule->role, layer))
                 continue;
-            snprintf(name, sizeof name, "model.layers.%u.%s", layer, rule->name);
+            snprintf(inner, sizeof inner, "model.layers.%u.%s", layer, rule->name);
+            rp_tensor_name(loader->config, inner, name, sizeof name);
             const struct rp_safetensor *tensor = rp_safetensors_find(loader->files, name);
             if (tensor)
                 return rp_error_set(loader->err, RP_STATUS_FORMAT,
@@ -216,6 +231,8 @@ static int open_weights(struct loader *loader, enum rp_dtype dtype, uint32_t max
     int status = check_all(loader);
     if (status != RP_OK)
         return status;
+    if (dtype == RP_MODEL_DTYPE_AUTO && loader->config->gguf.blocks)
+        dtype = rp_weights_blocks_dtype(loader->config);
     bool quantized = loader->config->quant.scales != RP_SCALE_NONE ||
                      loader->config->quantization != RP_QUANT_NONE;
     if (dtype == RP_MODEL_DTYPE_AUTO)
@@ -244,6 +261,7 @@ int rp_model_open(const char *dir, enum rp_dtype dtype,
     status = rp_safetensors_open(&files, dir, err);
     if (status != RP_OK)
         return status;
+    rp_tensor_choose_prefix(&files, &config);
     struct loader loader = {.files = &files, .config = &config, .err = err, .all_bf16 = true};
     status = open_weights(&loader, dtype, max_position, out_model);
     rp_free(loader.used);

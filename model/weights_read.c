@@ -53,8 +53,8 @@ static int read_values(const struct rp_safetensors *files, const struct rp_safet
     return RP_OK;
 }
 
-/* Whole rows through the staging buffer, quantized from there to rows of the matrix from `to` on; f16
- * by way of f32. */
+/* Whole rows through the staging buffer, quantized from there to rows of the matrix from `to`
+ * on; f16 by way of f32. */
 static int quantize_rows(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
                          const struct rp_weight_part *part, uint32_t first, uint32_t count,
                          uint32_t to, unsigned char *staging, struct rp_error *err) {
@@ -91,6 +91,42 @@ static int quantize_rows(const struct rp_safetensors *files, const struct rp_saf
     }
     rp_free(values);
     return status;
+}
+
+/* Rows of blocks, to the part of the matrix that has their type. */
+static int read_blocks(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
+                       const struct rp_weight_part *part, uint32_t first, uint32_t count,
+                       unsigned char *staging, struct rp_error *err) {
+    struct rp_matrix *matrix = &part->weight->matrix;
+    uint32_t index = 0, bytes = rp_block_info(tensor->block_type).bytes;
+    while (matrix->parts[index].row_begin != part->row_begin)
+        index++;
+    RP_ASSERT(matrix->parts[index].type == tensor->block_type);
+    size_t row_bytes = rp_blocks_row_bytes(tensor->block_type, part->cols), bad;
+    size_t piece_rows = RP_WEIGHT_STAGING_BYTES / row_bytes;
+    unsigned char *to = (unsigned char *)matrix->data + rp_matrix_part_offset(matrix, index);
+    if (piece_rows == 0)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "%s: tensor %s: rows of %u weights are too long",
+                            rp_safetensors_file(files, tensor), tensor->name, part->cols);
+    for (size_t row = first; row < (size_t)first + count; row += piece_rows) {
+        size_t rows = RP_MIN(piece_rows, (size_t)first + count - row);
+        int status =
+            rp_safetensors_read(files, tensor, row * row_bytes, staging, rows * row_bytes, err);
+        if (status != RP_OK)
+            return status;
+        if (!rp_blocks_finite(tensor->block_type, staging, rows * row_bytes / bytes, &bad))
+            return rp_error_set(
+                err, RP_STATUS_FORMAT, "%s: tensor %s: a scale or value of row %zu is not finite",
+                rp_safetensors_file(files, tensor), tensor->name, row + bad * bytes / row_bytes);
+        for (size_t i = 0; i < rows; i++) {
+            size_t place = rp_row_order_is_plain(&part->order)
+                               ? row + i
+                               : rp_row_order_place(&part->order, (uint32_t)(row + i));
+            memcpy(to + place * row_bytes, staging + i * row_bytes, row_bytes);
+        }
+    }
+    return RP_OK;
 }
 
 /* Tensor rows [row, row + rows) to rows of the matrix from `to` on. */
@@ -137,6 +173,9 @@ int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_mode
                         unsigned char *staging, struct rp_error *err) {
     bool plain = rp_row_order_is_plain(&part->order);
     int status = RP_OK;
+    if (part->weight->matrix.dtype == RP_DTYPE_BLOCKS)
+        return read_blocks(files, rp_safetensors_find(files, part->name), part, row, rows, staging,
+                           err);
     if (part->quantized) {
         status = rp_weight_quant_load(files, config, part, staging, RP_WEIGHT_STAGING_BYTES, err);
         return status == RP_OK && !plain ? reorder_rows(part, err) : status;

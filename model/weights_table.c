@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "model/family.h"
 #include "model/rope.h"
+#include "model/safetensors.h"
 #include "model/weights_internal.h"
 
 #include <stdio.h>
@@ -84,6 +85,36 @@ static bool is_quantized(const struct rp_model_config *config, enum rp_weight_ro
     return module >= 0 && layer < RP_LAYERS_MAX && (config->quant.modules[layer] >> module & 1);
 }
 
+/* Blocks as they are in the file: a part for each tensor. */
+static void describe_blocks(const struct rp_model_config *config, struct rp_weight *weight,
+                            enum rp_dtype dtype) {
+    struct rp_matrix *matrix = &weight->matrix;
+    const struct rp_model_gguf *gguf = &config->gguf;
+    const uint8_t *types = weight->layer < RP_LAYERS_MAX ? gguf->types[weight->layer] : NULL;
+    uint32_t q_rows = config->heads * config->head_dim;
+    uint32_t kv_rows = config->kv_heads * config->head_dim, inner = config->intermediate;
+    matrix->dtype = RP_DTYPE_BLOCKS;
+    matrix->input = dtype == RP_DTYPE_BF16 ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN;
+    matrix->part_count = 1;
+    matrix->parts[0] = (struct rp_matrix_part){0, matrix->rows, gguf->embed};
+    if (weight->role == RP_WEIGHT_HEAD)
+        matrix->parts[0].type = gguf->head;
+    if (!types)
+        return;
+    if (weight->role == RP_WEIGHT_QKV) {
+        matrix->part_count = 3;
+        matrix->parts[0] = (struct rp_matrix_part){0, q_rows, types[RP_MODULE_Q]};
+        matrix->parts[1] = (struct rp_matrix_part){q_rows, kv_rows, types[RP_MODULE_K]};
+        matrix->parts[2] = (struct rp_matrix_part){q_rows + kv_rows, kv_rows, types[RP_MODULE_V]};
+    } else if (weight->role == RP_WEIGHT_GATE_UP) {
+        matrix->part_count = 2;
+        matrix->parts[0] = (struct rp_matrix_part){0, inner, types[RP_MODULE_GATE]};
+        matrix->parts[1] = (struct rp_matrix_part){inner, inner, types[RP_MODULE_UP]};
+    } else {
+        matrix->parts[0].type = types[weight->role == RP_WEIGHT_O ? RP_MODULE_O : RP_MODULE_DOWN];
+    }
+}
+
 /* Type and scales in memory: those of the checkpoint, or of --quantization. */
 static void describe_type(const struct rp_model_config *config, struct rp_weight *weight) {
     const struct rp_model_quant *quant = &config->quant;
@@ -110,7 +141,10 @@ static void add_weight(struct rp_model *model, enum rp_weight_role role, uint32_
     if (shape.cols) {
         weight->matrix =
             (struct rp_matrix){.rows = shape.rows, .cols = shape.cols, .dtype = model->dtype};
-        describe_type(&model->config, weight);
+        if (model->config.gguf.blocks)
+            describe_blocks(&model->config, weight, model->dtype);
+        else
+            describe_type(&model->config, weight);
     } else {
         weight->length = shape.rows;
     }
@@ -205,7 +239,8 @@ uint32_t rp_row_order_place(const struct rp_row_order *order, uint32_t row) {
 
 static void set_order(const struct rp_model_config *config, const struct rp_tensor_rule *rule,
                       struct rp_weight_part *part) {
-    enum rp_qkv_order order = rp_model_family(config->family)->qkv_order;
+    enum rp_qkv_order order =
+        config->gguf.interleaved ? RP_QKV_PAIRS : rp_model_family(config->family)->qkv_order;
     bool qkv = rule->role == RP_WEIGHT_QKV || rule->role == RP_WEIGHT_QKV_BIAS;
     bool norm = rule->role == RP_WEIGHT_Q_NORM || rule->role == RP_WEIGHT_K_NORM;
     part->order.head_dim = config->head_dim;
@@ -225,17 +260,40 @@ bool rp_weight_is_fused(const struct rp_model_config *config, enum rp_weight_rol
     return false;
 }
 
+void rp_tensor_name(const struct rp_model_config *config, const char *name, char *out,
+                    size_t out_bytes) {
+    bool inside = config->prefix == RP_PREFIX_INSIDE && strncmp(name, "model.", 6) == 0;
+    const char *prefix = inside                                ? "model.language_model."
+                         : config->prefix == RP_PREFIX_OUTSIDE ? "language_model."
+                                                               : "";
+    snprintf(out, out_bytes, "%s%s", prefix, inside ? name + 6 : name);
+}
+
+void rp_tensor_choose_prefix(const struct rp_safetensors *files, struct rp_model_config *config) {
+    static const enum rp_tensor_prefix prefixes[] = {RP_PREFIX_OUTSIDE, RP_PREFIX_INSIDE};
+    char name[96];
+    config->prefix = RP_PREFIX_NONE;
+    for (size_t i = 0; config->wrapped && i < RP_ARRAY_COUNT(prefixes); i++) {
+        config->prefix = prefixes[i];
+        rp_tensor_name(config, "model.norm.weight", name, sizeof name);
+        if (rp_safetensors_find(files, name))
+            return;
+    }
+    config->prefix = RP_PREFIX_NONE;
+}
+
 /* `rule_name` after the layer's prefix, its '*' replaced by the number of a head. */
-static void set_name(struct rp_weight_part *part, const char *rule_name, uint32_t layer,
-                     uint32_t head) {
+static void set_name(const struct rp_model_config *config, struct rp_weight_part *part,
+                     const char *rule_name, uint32_t layer, uint32_t head) {
     const char *star = strchr(rule_name, '*');
-    char prefix[32] = "", number[12];
+    char prefix[32] = "", number[12], name[96];
     if (layer != RP_LAYER_NONE)
         snprintf(prefix, sizeof prefix, "model.layers.%u.", layer);
     snprintf(number, sizeof number, "%u", head);
-    snprintf(part->name, sizeof part->name, "%s%.*s%s%s", prefix,
+    snprintf(name, sizeof name, "%s%.*s%s%s", prefix,
              star ? (int)(star - rule_name) : (int)strlen(rule_name), rule_name, star ? number : "",
              star ? star + 1 : "");
+    rp_tensor_name(config, name, part->name, sizeof part->name);
 }
 
 static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rule *rule,
@@ -253,7 +311,7 @@ static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rul
     uint32_t heads = rule->span == RP_SPAN_EACH_HEAD ? part.weight->length / part.rows : 1;
     int status = RP_OK;
     for (uint32_t head = 0; head < heads && status == RP_OK; head++) {
-        set_name(&part, rule->name, layer, head);
+        set_name(&model->config, &part, rule->name, layer, head);
         status = visit(ctx, &part);
         part.row_begin += part.rows;
     }
@@ -376,8 +434,24 @@ uint64_t rp_model_parameter_count(const struct rp_model *model) {
 
 /* --- types ----------------------------------------------------------------------------------- */
 
+enum rp_dtype rp_weights_blocks_dtype(const struct rp_model_config *config) {
+    const struct rp_model_gguf *gguf = &config->gguf;
+    bool scales = !rp_block_is_plain(gguf->embed) || !rp_block_is_plain(gguf->head);
+    for (uint32_t layer = 0; layer < config->layers; layer++)
+        for (int i = 0; i < RP_MODULE_COUNT; i++)
+            scales = scales || !rp_block_is_plain(gguf->types[layer][i]);
+    return scales ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+}
+
 int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype dtype,
                            struct rp_error *err) {
+    if (config->quantization != RP_QUANT_NONE && config->gguf.present) {
+        int status = rp_error_set(err, RP_STATUS_INVALID,
+                                  "model: the weights of a GGUF file are not made %s",
+                                  rp_quant_scheme_name(config->quantization));
+        rp_error_hint(err, "omit --quantization: blocks keep their bits");
+        return status;
+    }
     if (config->quantization != RP_QUANT_NONE && config->quant.scales != RP_SCALE_NONE) {
         int status = rp_error_set(err, RP_STATUS_INVALID,
                                   "model: the checkpoint has 8-bit weights, which are not made %s",
@@ -400,6 +474,8 @@ int rp_model_describe(const struct rp_model_config *config, enum rp_dtype dtype,
     int status = rp_weights_check_dtype(config, dtype, err);
     if (status != RP_OK)
         return status;
+    if (dtype == RP_MODEL_DTYPE_AUTO && config->gguf.blocks)
+        dtype = rp_weights_blocks_dtype(config);
     if (dtype == RP_MODEL_DTYPE_AUTO)
         dtype = config->file_dtype == RP_DTYPE_BF16 || config->quant.scales != RP_SCALE_NONE ||
                         config->quantization != RP_QUANT_NONE

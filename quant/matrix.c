@@ -10,7 +10,41 @@
 
 #define PANEL 16u
 
+enum rp_dtype rp_matrix_input_dtype(const struct rp_matrix *matrix) {
+    if (matrix->dtype == RP_DTYPE_BLOCKS)
+        return matrix->input == RP_INPUT_QUANTIZED ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+    return rp_dtype_bytes(matrix->dtype) == 1 ? RP_DTYPE_BF16 : matrix->dtype;
+}
+
+static size_t part_bytes(const struct rp_matrix *matrix, const struct rp_matrix_part *part) {
+    size_t rows =
+        matrix->layout == RP_LAYOUT_PANEL_16 ? RP_ALIGN_UP((size_t)part->rows, PANEL) : part->rows;
+    return rows * rp_blocks_row_bytes(part->type, matrix->cols); /* 2^20 x 2^18 values at most */
+}
+
+size_t rp_matrix_part_offset(const struct rp_matrix *matrix, uint32_t part) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < part; i++)
+        bytes += part_bytes(matrix, &matrix->parts[i]);
+    return bytes;
+}
+
+void rp_matrix_block(const struct rp_matrix *matrix, const struct rp_matrix_part *part, size_t row,
+                     size_t block, unsigned char *out) {
+    size_t row_bytes = rp_blocks_row_bytes(part->type, matrix->cols), in = row - part->row_begin;
+    uint32_t bytes = rp_block_info(part->type).bytes;
+    const unsigned char *data = (const unsigned char *)matrix->data +
+                                rp_matrix_part_offset(matrix, (uint32_t)(part - matrix->parts));
+    if (matrix->layout == RP_LAYOUT_PANEL_16)
+        rp_blocks_unpack_row(part->type, data + in / PANEL * PANEL * row_bytes, block,
+                             (uint32_t)(in % PANEL), out);
+    else
+        memcpy(out, data + in * row_bytes + block * bytes, bytes);
+}
+
 size_t rp_matrix_bytes(const struct rp_matrix *matrix) {
+    if (matrix->dtype == RP_DTYPE_BLOCKS)
+        return rp_matrix_part_offset(matrix, matrix->part_count);
     size_t rows = matrix->rows, cols = matrix->cols, bytes;
     if (matrix->layout == RP_LAYOUT_PANEL_16) {
         rows = RP_ALIGN_UP(rows, PANEL);
@@ -122,7 +156,23 @@ static int check_8(const struct rp_matrix *matrix, struct rp_error *err) {
     return RP_OK;
 }
 
+static void pack_blocks(const struct rp_matrix *matrix, const struct rp_matrix *packed) {
+    for (uint32_t i = 0; i < matrix->part_count; i++) {
+        const struct rp_matrix_part *part = &matrix->parts[i];
+        size_t row_bytes = rp_blocks_row_bytes(part->type, matrix->cols);
+        const unsigned char *from =
+            (const unsigned char *)matrix->data + rp_matrix_part_offset(matrix, i);
+        unsigned char *to = (unsigned char *)packed->data + rp_matrix_part_offset(packed, i);
+        for (size_t row = 0; row < part->rows; row += PANEL)
+            rp_blocks_pack(part->type, from + row * row_bytes,
+                           (uint32_t)RP_MIN(part->rows - row, (size_t)PANEL), row_bytes,
+                           to + row * row_bytes);
+    }
+}
+
 static int check_type(const struct rp_matrix *matrix, struct rp_error *err) {
+    if (matrix->dtype == RP_DTYPE_BLOCKS)
+        return RP_OK;
     if (matrix->dtype == RP_DTYPE_F32 || matrix->dtype == RP_DTYPE_BF16)
         return RP_OK;
     if (matrix->dtype == RP_DTYPE_INT8 || matrix->dtype == RP_DTYPE_FP8_E4M3)
@@ -151,6 +201,10 @@ int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct 
             return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to repack a matrix of %u x %u",
                                 matrix->rows, matrix->cols);
         uint32_t panels = RP_CEIL_DIV(matrix->rows, PANEL);
+        if (matrix->dtype == RP_DTYPE_BLOCKS) {
+            pack_blocks(matrix, &packed);
+            panels = 0;
+        }
         for (uint32_t p = 0; p < panels; p++) {
             if (rp_dtype_bytes(matrix->dtype) == 1)
                 pack_panel_8(matrix, p,
@@ -194,8 +248,24 @@ float rp_matrix_quantized(const struct rp_matrix *matrix, size_t row, size_t col
                                           : rp_fp8_to_f32(((const uint8_t *)matrix->data)[at]);
 }
 
+static void blocks_row(const struct rp_matrix *matrix, uint32_t row, float *out) {
+    const struct rp_matrix_part *part = matrix->parts;
+    while (row >= part->row_begin + part->rows)
+        part++;
+    struct rp_block_info info = rp_block_info(part->type);
+    for (size_t block = 0; block < matrix->cols / info.values; block++) {
+        unsigned char bytes[RP_BLOCK_BYTES_MAX];
+        rp_matrix_block(matrix, part, row, block, bytes);
+        rp_blocks_to_f32(part->type, bytes, 1, out + block * info.values);
+    }
+}
+
 void rp_matrix_row_f32(const struct rp_matrix *matrix, uint32_t row, float *out) {
     RP_ASSERT_CMP(row, <, matrix->rows);
+    if (matrix->dtype == RP_DTYPE_BLOCKS) {
+        blocks_row(matrix, row, out);
+        return;
+    }
     if (rp_dtype_bytes(matrix->dtype) == 1) {
         for (size_t i = 0; i < matrix->cols; i++)
             out[i] = rp_matrix_quantized(matrix, row, i) * rp_matrix_scale(matrix, row, i);

@@ -24,11 +24,22 @@
  *
  * `input` is the type of the activation rows: unquantized (bf16; W8A16), or quantized per row by
  * the GEMM (W8A8): each row x to integers or FP8 with one scale, max|x| / 127 or max|x| / 448. INT8
- * sums are exact. */
+ * sums are exact.
+ *
+ * BLOCKS: rows in GGUF's blocks (blocks.h), in parts of whole rows, each of one type; cols is a
+ * multiple of every part's block. data is part after part; row-major as in the file, or in panels
+ * that have the same bytes. PLAIN inputs are f32, and an output is the sum over k of an f32 matrix
+ * with the same values. QUANTIZED inputs are bf16, rounded to 8 bits with a scale for each 32
+ * columns: an exact integer sum for each group of weights, then, groups ascending,
+ *
+ *   total = fma(S, (f32)sum * xs, total);  total = fma(-M, xs * (f32)(sum of x), total)
+ *
+ * Parts without scales (F16, ..) multiply the bf16 values in f32, as PLAIN. */
 #ifndef RP_QUANT_MATRIX_H
 #define RP_QUANT_MATRIX_H
 
 #include "device/program.h"
+#include "quant/blocks.h"
 
 enum rp_layout { RP_LAYOUT_ROW_MAJOR, RP_LAYOUT_PANEL_16 };
 
@@ -45,9 +56,16 @@ enum rp_matrix_input {
     RP_INPUT_QUANTIZED /* bf16, quantized row by row inside the GEMM */
 };
 
+/* Rows of a matrix of blocks that have the same type: q, k and v of one file may differ. */
+#define RP_MATRIX_PARTS_MAX 3u
+struct rp_matrix_part {
+    uint32_t row_begin, rows;
+    uint32_t type; /* rp_block_type */
+};
+
 struct rp_matrix {
     uint32_t rows, cols; /* n, k */
-    enum rp_dtype dtype; /* F32, BF16, INT8 or FP8_E4M3 */
+    enum rp_dtype dtype; /* F32, BF16, INT8, FP8_E4M3 or BLOCKS */
     enum rp_layout layout;
     enum rp_scale_kind scale_kind;
     uint32_t scale_group; /* columns per scale of RP_SCALE_GROUP_K */
@@ -55,6 +73,8 @@ struct rp_matrix {
     /* of scale_kind; rp_alloc_aligned, owned; NULL: none, or only the shape is known */
     const float *scales;
     enum rp_matrix_input input;
+    struct rp_matrix_part parts[RP_MATRIX_PARTS_MAX]; /* of BLOCKS, rows ascending */
+    uint32_t part_count;
 };
 
 /* Columns of 8-bit matrices at most: sums of 128 * 127 stay below 2^31. */
@@ -71,6 +91,15 @@ size_t rp_matrix_scale_count(const struct rp_matrix *matrix);
 float rp_matrix_scale(const struct rp_matrix *matrix, size_t row, size_t col);
 /* Weight (row, col) of an 8-bit matrix in any layout, before its scale. */
 float rp_matrix_quantized(const struct rp_matrix *matrix, size_t row, size_t col);
+
+/* Type of the input rows of a GEMM with the matrix. */
+enum rp_dtype rp_matrix_input_dtype(const struct rp_matrix *matrix);
+
+/* BLOCKS: where the part's data begins. */
+size_t rp_matrix_part_offset(const struct rp_matrix *matrix, uint32_t part);
+/* BLOCKS: block `block` of row `row`, as in the file. */
+void rp_matrix_block(const struct rp_matrix *matrix, const struct rp_matrix_part *part, size_t row,
+                     size_t block, unsigned char *out);
 
 /* Bytes of data in its layout, padding of panels included; 0 on overflow. */
 size_t rp_matrix_bytes(const struct rp_matrix *matrix);

@@ -68,6 +68,8 @@ bool rp_matmul_gates(const struct rp_matrix *weight) {
 }
 
 rp_matmul_fn rp_matmul_select(enum rp_cpu_isa isa, const struct rp_matrix *weight) {
+    if (weight->dtype == RP_DTYPE_BLOCKS)
+        return rp_matmul_select_blocks(isa, weight);
     if (weight->dtype == RP_DTYPE_INT8 || weight->dtype == RP_DTYPE_FP8_E4M3)
         return rp_matmul_select_8(isa, weight);
     RP_ASSERT(weight->dtype == RP_DTYPE_F32 || weight->dtype == RP_DTYPE_BF16);

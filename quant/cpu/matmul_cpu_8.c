@@ -35,6 +35,8 @@ static size_t row_bytes_of(const struct rp_matrix *w) {
 }
 
 size_t rp_matmul_scratch_bytes(const struct rp_matrix *weight, uint32_t m) {
+    if (weight->dtype == RP_DTYPE_BLOCKS)
+        return rp_matmul_scratch_blocks(weight, m);
     if (rp_dtype_bytes(weight->dtype) != 1)
         return 0;
     size_t rows = RP_MIN(RP_MAX(m, 1u), BLOCK_ROWS);
@@ -93,9 +95,8 @@ static float output(const struct rp_matrix *w, size_t n, const void *x, float sc
     return total * scale;
 }
 
-/* Bias, accumulation and rounding of `count` outputs from column n of one row. */
-static void finish(const struct rp_matmul_args *args, size_t row, size_t n, size_t count,
-                   float *values) {
+void rp_matmul_finish(const struct rp_matmul_args *args, size_t row, size_t n, size_t count,
+                      float *values) {
     size_t at = row * args->out_stride + n;
     for (size_t i = 0; args->bias && i < count; i++)
         values[i] += args->bias[n + i];
@@ -109,9 +110,8 @@ static void finish(const struct rp_matmul_args *args, size_t row, size_t n, size
     }
 }
 
-/* The same for gates and their ups; `half`: rows of each. */
-static void finish_gated(const struct rp_matmul_args *args, enum rp_cpu_isa isa, size_t row,
-                         size_t n, size_t half, size_t count, float *gates, float *ups) {
+void rp_matmul_finish_gated(const struct rp_matmul_args *args, enum rp_cpu_isa isa, size_t row,
+                            size_t n, size_t half, size_t count, float *gates, float *ups) {
     size_t at = row * args->out_stride + n;
     for (size_t i = 0; args->bias && i < count; i++) {
         gates[i] += args->bias[n + i];
@@ -144,9 +144,9 @@ static void matmul_8_scalar(const struct rp_matmul_args *args, uint32_t m,
             float value = output(w, n, x, scale);
             if (args->gated) {
                 float up = output(w, outputs + n, x, scale);
-                finish_gated(args, RP_ISA_SCALAR, row, n, outputs, 1, &value, &up);
+                rp_matmul_finish_gated(args, RP_ISA_SCALAR, row, n, outputs, 1, &value, &up);
             } else {
-                finish(args, row, n, 1, &value);
+                rp_matmul_finish(args, row, n, 1, &value);
             }
         }
     }
@@ -267,11 +267,11 @@ static void run_block(const struct gemm *gemm, size_t row, size_t rows, size_t p
             size_t count = RP_MIN(args->weight->rows - n, (size_t)PANEL);
             scale_sums(gemm, &sums, r, p, n, count, values[p]);
             if (!gemm->half)
-                finish(args, row + r, n, count, values[p]);
+                rp_matmul_finish(args, row + r, n, count, values[p]);
         }
         if (gemm->half)
-            finish_gated(args, gemm->kernel->isa, row + r, panel * PANEL, gemm->half * PANEL, PANEL,
-                         values[0], values[1]);
+            rp_matmul_finish_gated(args, gemm->kernel->isa, row + r, panel * PANEL,
+                                   gemm->half * PANEL, PANEL, values[0], values[1]);
     }
 }
 

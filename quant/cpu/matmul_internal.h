@@ -15,6 +15,17 @@ rp_matmul_fn rp_matmul_select_simd(enum rp_cpu_isa isa, const struct rp_matrix *
 /* matmul_cpu_8.c: GEMMs on 8-bit weights, every layout and level. */
 rp_matmul_fn rp_matmul_select_8(enum rp_cpu_isa isa, const struct rp_matrix *weight);
 
+/* Bias, accumulation and rounding of `count` outputs from column n of one row. */
+void rp_matmul_finish(const struct rp_matmul_args *args, size_t row, size_t n, size_t count,
+                      float *values);
+/* The same for gates and their ups; `half`: rows of each. */
+void rp_matmul_finish_gated(const struct rp_matmul_args *args, enum rp_cpu_isa isa, size_t row,
+                            size_t n, size_t half, size_t count, float *gates, float *ups);
+
+/* matmul_cpu_blocks.c: GEMMs on GGUF's blocks, every layout and level. */
+rp_matmul_fn rp_matmul_select_blocks(enum rp_cpu_isa isa, const struct rp_matrix *weight);
+size_t rp_matmul_scratch_blocks(const struct rp_matrix *weight, uint32_t m);
+
 /* --- tiles of matmul_cpu_8_simd.c ------------------------------------------------------ */
 
 #define RP_TILE_8_ROWS   4u
@@ -44,6 +55,48 @@ struct rp_kernel_8 {
 /* NULL when `isa` has no tiles; `integers`: INT8 times quantized rows. */
 const struct rp_kernel_8 *rp_kernel_8_select(enum rp_cpu_isa isa, enum rp_dtype dtype,
                                              bool integers);
+#endif
+
+/* --- tiles of matmul_cpu_blocks_simd.c -------------------------------------------------- */
+
+/* Columns that are decoded at a time: one block of 256, or eight of 32. */
+#define RP_CHUNK_COLS           256u
+#define RP_TILE_BLOCKS_ROWS_MAX 8u
+
+/* rows x 16 outputs, added to `totals`. The rows' fields are row_bytes apart. */
+struct rp_tile_blocks {
+    float *totals;  /* (rows, 16) */
+    const float *x; /* f32 tiles: inputs of the chunk */
+    const float *w; /* (cols, 16): their weights */
+    size_t row_bytes;
+    uint32_t cols;
+    /* integer tiles: */
+    const int8_t *codes;          /* (cols / 4, 16, 4) */
+    const float *scale, *minimum; /* (groups, 16); minimum NULL: none */
+    uint32_t group;               /* 16 or 32 columns */
+    const int8_t *quantized;      /* inputs */
+    const float *input_scales;    /* for each 32 columns */
+    const int32_t *input_sums;    /* of `quantized`, for each 16 columns */
+};
+
+typedef void (*rp_tile_blocks_fn)(const struct rp_tile_blocks *tile);
+
+struct rp_kernel_blocks {
+    enum rp_cpu_isa isa;
+    /* One block of a panel (blocks_decode.h). */
+    void (*decode)(uint32_t type, const unsigned char *block, int8_t *codes, float *scale,
+                   float *minimum);
+    /* `cols` columns of a panel to f32 (cols, 16): of a type without scales, and of one with. */
+    void (*widen)(uint32_t type, const unsigned char *values, uint32_t cols, float *w);
+    void (*expand)(const int8_t *codes, const float *scale, const float *minimum, uint32_t group,
+                   uint32_t cols, float *w);
+    /* By rows: 1, 2, 4, 8; NULL: not so many. */
+    rp_tile_blocks_fn integers[4], floats[4];
+};
+
+#if RP_MATMUL_HAS_SIMD
+/* NULL when `isa` has no tiles. */
+const struct rp_kernel_blocks *rp_kernel_blocks_select(enum rp_cpu_isa isa);
 #endif
 
 #endif

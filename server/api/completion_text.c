@@ -100,6 +100,8 @@ static void settle_log(struct rp_choice *choice) {
 int rp_choice_take_token(struct rp_completion *c, struct rp_choice *choice,
                          const struct rp_event *event, bool *out_ended) {
     int status;
+    if (c->params.logprobs >= 0 && choice->grammar)
+        choice->log.allowed = rp_grammar_row_allowed(choice->grammar);
     if (c->params.logprobs >= 0)
         rp_token_log_add(&choice->log, event->token, event, choice->text_bytes, choice->text_chars);
     if (choice->splitter) {

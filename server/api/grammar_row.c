@@ -223,6 +223,13 @@ struct rp_grammar_row *rp_grammar_row_open(struct rp_grammar_service *service,
     return row;
 }
 
+uint32_t rp_grammar_row_allowed(const struct rp_grammar_row *row) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < row->words; i++)
+        count += (uint32_t)__builtin_popcount(row->mask[i]);
+    return count;
+}
+
 bool rp_grammar_row_take(struct rp_grammar_row *row, int32_t token) {
     if (!(row->mask[(uint32_t)token / 32] >> ((uint32_t)token % 32) & 1))
         return false;

@@ -90,6 +90,8 @@ struct rp_grammar_row *rp_grammar_row_open(struct rp_grammar_service *service,
 /* Loop: whether the token was allowed; then the mask of the next one is made. Not for a last
  * token. */
 bool rp_grammar_row_take(struct rp_grammar_row *row, int32_t token);
+/* Loop, before take: how many tokens the mask of the token that was chosen last allows. */
+uint32_t rp_grammar_row_allowed(const struct rp_grammar_row *row);
 /* Any thread. Not OK: the row's request was cancelled for that reason. */
 enum rp_grammar_row_status rp_grammar_row_status(const struct rp_grammar_row *row);
 /* Loop, after the request's CLOSED event. NULL is allowed. */

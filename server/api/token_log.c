@@ -15,6 +15,7 @@ struct entry {
     int32_t token;
     float logprob;
     uint32_t rank;
+    uint32_t allowed; /* 0: all */
     uint8_t top_count;
     bool known;
 };
@@ -32,6 +33,7 @@ void rp_token_log_add(struct rp_token_log *log, int32_t token, const struct rp_e
     entry.at = at;
     entry.chars = chars;
     entry.token = token;
+    entry.allowed = log->allowed;
     if (event) {
         entry.logprob = event->logprob;
         entry.rank = event->rank;
@@ -208,6 +210,8 @@ void rp_token_log_chat(struct rp_token_log *log, const struct rp_token_style *st
         uint32_t count = RP_MIN((uint32_t)entry.top_count, style->top);
         rp_buffer_puts(out, written++ ? "," : "");
         write_chat_token(out, style, entry.token, entry.logprob);
+        if (entry.allowed)
+            rp_buffer_printf(out, ",\"allowed\":%" PRIu32, entry.allowed);
         rp_buffer_puts(out, ",\"top_logprobs\":[");
         for (uint32_t i = 0; i < count; i++) {
             rp_buffer_puts(out, i ? "," : "");

@@ -15,6 +15,7 @@
 struct rp_token_log {
     struct rp_buffer entries;
     uint32_t count;     /* number of tokens */
+    uint32_t allowed;   /* how many tokens the next one added was chosen among; 0: all */
     size_t sent, ready; /* bytes of entries already written; bytes that may be written */
 };
 

@@ -9,6 +9,7 @@
 #include "server/cli/cmd_stack.h"
 #include "server/cli/cmd_text.h"
 #include "server/cli/commands.h"
+#include "server/cli/hub_cache.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -278,8 +279,12 @@ static int eval_ppl(int argc, char **argv) {
     status = rp_stack_check_options(&options.engine, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
+    status = rp_model_locate(&options.model, &err);
+    if (status == RP_OK)
+        status = rp_model_locate(&options.against, &err);
     work.model.dir = options.model;
-    status = rp_model_dir_check(options.model, &err);
+    if (status == RP_OK)
+        status = rp_model_dir_check(options.model, &err);
     if (status == RP_OK && is_directory(options.against))
         status = rp_model_dir_check(options.against, &err);
     if (status != RP_OK)

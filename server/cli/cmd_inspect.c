@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "server/cli/cmd_stack.h"
 #include "server/cli/commands.h"
+#include "server/cli/hub_cache.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +36,52 @@ static const char *family_name(enum rp_family family) {
     return names[family];
 }
 
+/* Bytes of all matrices of blocks: as in the file, and in panels. */
+static void count_blocks(const struct rp_model *model, uint64_t *out_values, uint64_t *out_file,
+                         uint64_t *out_memory) {
+    *out_values = *out_file = *out_memory = 0;
+    for (uint32_t i = 0; i < model->weights.count; i++) {
+        struct rp_matrix matrix = model->weights.entries[i].matrix;
+        if (matrix.dtype != RP_DTYPE_BLOCKS)
+            continue;
+        *out_values += (uint64_t)matrix.rows * matrix.cols;
+        *out_file += rp_matrix_bytes(&matrix);
+        matrix.layout = RP_LAYOUT_PANEL_16;
+        *out_memory += rp_matrix_bytes(&matrix);
+    }
+}
+
+static uint64_t values_of_type(const struct rp_model *model, uint32_t type) {
+    uint64_t values = 0;
+    for (uint32_t i = 0; i < model->weights.count; i++) {
+        const struct rp_matrix *matrix = &model->weights.entries[i].matrix;
+        for (uint32_t p = 0; p < matrix->part_count; p++)
+            if (matrix->parts[p].type == type)
+                values += (uint64_t)matrix->parts[p].rows * matrix->cols;
+    }
+    return values;
+}
+
+static void print_blocks(const struct rp_model *model, struct rp_buffer *out) {
+    uint64_t values, file, memory;
+    count_blocks(model, &values, &file, &memory);
+    if (!values)
+        return;
+    rp_buffer_puts(out, "blocks         ");
+    const char *comma = "";
+    for (uint32_t type = 0; type < RP_BLOCK_TYPE_LIMIT; type++) {
+        uint64_t of_type = values_of_type(model, type);
+        if (!of_type)
+            continue;
+        rp_buffer_printf(out, "%s%s %.1f %%", comma, rp_block_info(type).name,
+                         100.0 * (double)of_type / (double)values);
+        comma = ", ";
+    }
+    rp_buffer_printf(out, "; %.3f bits per weight in memory, %.3f in the file; inputs of %s\n",
+                     8.0 * (double)memory / (double)values, 8.0 * (double)file / (double)values,
+                     model->dtype == RP_DTYPE_BF16 ? "8 bits" : "f32");
+}
+
 static void print_model(const struct inspection *in, struct rp_buffer *out) {
     const struct rp_model_config *config = &in->model.config;
     rp_buffer_printf(out, "model          %s\n", in->dir);
@@ -46,6 +93,7 @@ static void print_model(const struct inspection *in, struct rp_buffer *out) {
                      config->quantization ? " and " : "",
                      config->quantization ? rp_quant_scheme_name(config->quantization) : "",
                      config->quantize_head ? " (head, too)" : "");
+    print_blocks(&in->model, out);
     rp_buffer_printf(out, "layers         %u, hidden %u, intermediate %u, vocabulary %u%s\n",
                      config->layers, config->hidden, config->intermediate, config->vocab,
                      config->tied ? ", tied head" : "");
@@ -92,6 +140,12 @@ static void print_json(const struct inspection *in, struct rp_buffer *out) {
     rp_json_string(&json, "dtype", rp_dtype_name(in->model.dtype));
     rp_json_string(&json, "quantization", rp_quant_scheme_name(in->model.config.quantization));
     rp_json_string(&json, "file_dtype", rp_dtype_name(config->file_dtype));
+    if (config->gguf.blocks) {
+        uint64_t values, file, memory;
+        count_blocks(&in->model, &values, &file, &memory);
+        rp_json_uint(&json, "block_file_bytes", file);
+        rp_json_uint(&json, "block_memory_bytes", memory);
+    }
     rp_json_uint(&json, "layers", config->layers);
     rp_json_uint(&json, "hidden_size", config->hidden);
     rp_json_uint(&json, "intermediate_size", config->intermediate);
@@ -309,6 +363,8 @@ static int open_inspection(struct inspection *in, const struct rp_engine_options
         status = rp_model_emit(&in->model, &in->program, err);
     if (status == RP_OK)
         status = rp_stack_select(options, &in->selection, err);
+    if (status == RP_OK)
+        status = rp_stack_check_blocks(&in->model.config, &in->selection, err);
     if (status != RP_OK)
         return status;
     in->selection.backend->memory(in->selection.device, &memory);
@@ -372,6 +428,8 @@ int rp_cmd_inspect(int argc, char **argv) {
                               "use either --json or --program");
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
+    if (rp_model_locate(&positionals[0], &err) != RP_OK)
+        return rp_fail(RP_EXIT_MODEL, &err);
     in.dir = positionals[0];
     if (rp_stack_open_mask(in.dir, &options.engine, &in.mask, &code, &err) != RP_OK)
         return rp_fail(code, &err);

@@ -8,6 +8,7 @@
 #include "server/cli/cmd_stack.h"
 #include "server/cli/cmd_text.h"
 #include "server/cli/commands.h"
+#include "server/cli/hub_cache.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -261,7 +262,9 @@ int rp_cmd_quantize(int argc, char **argv) {
     if (status != RP_OK)
         return status == RP_STATUS_CANCELLED ? RP_EXIT_OK : rp_fail(RP_EXIT_USAGE, &err);
     report.lines = options.report;
-    status = rp_model_dir_check(positionals[0], &err);
+    status = rp_model_locate(&positionals[0], &err);
+    if (status == RP_OK)
+        status = rp_model_dir_check(positionals[0], &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_MODEL, &err);
     status = check_options(&options, &err);

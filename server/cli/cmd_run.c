@@ -6,6 +6,7 @@
 #include "server/api/stop_match.h"
 #include "server/cli/cmd_stack.h"
 #include "server/cli/commands.h"
+#include "server/cli/hub_cache.h"
 #include "text/tokenizer/detokenizer.h"
 
 #include <semaphore.h>
@@ -242,6 +243,11 @@ int rp_cmd_run(int argc, char **argv) {
     status = read_prompt(positionals[1], &prompt, &err);
     if (status != RP_OK) {
         code = RP_EXIT_USAGE;
+        goto done;
+    }
+    status = rp_model_locate(&positionals[0], &err);
+    if (status != RP_OK) {
+        code = RP_EXIT_MODEL;
         goto done;
     }
     status = rp_stack_open(&stack, positionals[0], &options.engine, on_wake, &wake, NULL, true,

@@ -7,6 +7,7 @@
 #include "engine/observe/power.h"
 #include "server/cli/cmd_stack.h"
 #include "server/cli/commands.h"
+#include "server/cli/hub_cache.h"
 #include "server/cli/placement.h"
 #include "server/cli/serve_config.h"
 #include "server/cli/serve_dialect.h"
@@ -82,6 +83,8 @@ static void on_ready(void *ctx) {
                     ? "metrics: not served here; --metrics-on-main changes that"
                     : "metrics: /metrics and /debug are not served; see --admin-port and "
                       "--metrics-on-main");
+    if (serve->templates)
+        fprintf(stderr, "chat in a browser: %s/\n", url);
     fprintf(stderr, "curl %s/v1/%s -H 'Content-Type: application/json'%s -d '%s'\n", url,
             serve->templates ? "chat/completions" : "completions",
             serve->auth.count ? " -H \"Authorization: Bearer $REPRISE_API_KEY\"" : "",
@@ -89,9 +92,10 @@ static void on_ready(void *ctx) {
                              : "{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}");
 }
 
-static void describe(struct serve *serve, const char *dir, struct rp_serving *out) {
+static void describe(struct serve *serve, const char *model_arg, const char *dir,
+                     struct rp_serving *out) {
     const struct rp_model_config *model = &serve->stack.model.config;
-    rp_serve_model_name(&serve->options, dir, serve->name, sizeof serve->name);
+    rp_serve_model_name(&serve->options, model_arg, dir, serve->name, sizeof serve->name);
     *out =
         (struct rp_serving){.engine = serve->stack.engine,
                             .has_driver = strcmp(serve->stack.selection.backend->name, "cpu") != 0,
@@ -155,10 +159,12 @@ static int open_templates(struct serve *serve, const char *dir, struct rp_error 
 }
 
 /* The server exists; everything else is created and destroyed here. */
-static int serve_model(struct serve *serve, const char *dir, struct rp_error *err) {
+static int serve_model(struct serve *serve, const char *model_arg, struct rp_error *err) {
+    const char *dir = model_arg;
     enum rp_exit code = RP_EXIT_OK;
     struct rp_serving serving;
-    if (rp_model_dir_check(dir, err) != RP_OK || open_templates(serve, dir, err) != RP_OK) {
+    if (rp_model_locate(&dir, err) != RP_OK || rp_model_dir_check(dir, err) != RP_OK ||
+        open_templates(serve, dir, err) != RP_OK) {
         rp_server_destroy(serve->server);
         return rp_fail(RP_EXIT_MODEL, err);
     }
@@ -178,7 +184,7 @@ static int serve_model(struct serve *serve, const char *dir, struct rp_error *er
     }
     print_plan(&serve->stack);
     start_power(serve);
-    describe(serve, dir, &serving);
+    describe(serve, model_arg, dir, &serving);
     if (rp_engine_start(serve->stack.engine, err) == RP_OK)
         exit_code = rp_server_run(serve->server, &serving, on_ready, serve);
     else

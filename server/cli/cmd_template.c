@@ -5,6 +5,7 @@
 #include "model/model.h"
 #include "server/api/chat_values.h"
 #include "server/cli/commands.h"
+#include "server/cli/hub_cache.h"
 #include "text/template/chat_template.h"
 
 #include <errno.h>
@@ -285,7 +286,8 @@ static int open_model(struct work *w) {
     struct rp_error err = {.status = RP_OK};
     if (!w->options.dir)
         return 0;
-    if (rp_model_dir_check(w->options.dir, &err) != RP_OK ||
+    if (rp_model_locate(&w->options.dir, &err) != RP_OK ||
+        rp_model_dir_check(w->options.dir, &err) != RP_OK ||
         rp_chat_templates_open(w->options.dir, w->options.override, &w->set, &err) != RP_OK) {
         (void)complain(err.text, err.hint);
         return EXIT_MODEL;

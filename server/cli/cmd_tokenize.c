@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "model/model.h"
 #include "server/cli/commands.h"
+#include "server/cli/hub_cache.h"
 #include "text/tokenizer/detokenizer.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -22,7 +23,7 @@ enum { EXIT_OK = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_MODEL = 3 };
 static const char usage[] =
     "usage: reprise tokenize PATH [options] < TEXT\n"
     "Prints the token ids of the text on standard input, on one line.\n"
-    "PATH is a model directory or a tokenizer.json.\n"
+    "PATH is a model directory, ORG/NAME from the cache, a tokenizer.json or a tokenizer.model.\n"
     "  --no-special  do not add special tokens such as BOS; with --decode, omit them\n"
     "  --plain       treat special tokens in the text as plain text\n"
     "  --lines       each input line is a JSON string; print one line of ids for each\n"
@@ -226,7 +227,9 @@ int rp_cmd_tokenize(int argc, char **argv) {
     int rc = parse_options(argc, argv, &w.options);
     if (rc)
         return rc - 1;
-    int status = rp_model_dir_check(w.options.path, &err);
+    int status = rp_model_locate(&w.options.path, &err);
+    if (status == RP_OK)
+        status = rp_model_dir_check(w.options.path, &err);
     /* INVALID: a file, which may be a tokenizer.json. */
     if ((status != RP_OK && status != RP_STATUS_INVALID) ||
         rp_tokenizer_open(w.options.path, &w.tok, &err) != RP_OK) {

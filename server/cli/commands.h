@@ -14,8 +14,11 @@ struct rp_command {
 };
 
 int rp_cmd_serve(int argc, char **argv);
+int rp_cmd_chat(int argc, char **argv);
 int rp_cmd_run(int argc, char **argv);
 int rp_cmd_inspect(int argc, char **argv);
+int rp_cmd_pull(int argc, char **argv);
+int rp_cmd_list(int argc, char **argv);
 int rp_cmd_tokenize(int argc, char **argv);
 int rp_cmd_template(int argc, char **argv);
 int rp_cmd_mask(int argc, char **argv);

@@ -8,6 +8,7 @@
 
 static const struct rp_command commands[] = {
     {"serve", rp_cmd_serve, "serve a model over HTTP, OpenAI-compatible", NULL, 0},
+    {"chat", rp_cmd_chat, "talk with a model in the terminal", NULL, 0},
     {"run", rp_cmd_run, "complete one prompt in the terminal", NULL, 0},
     {"bench", rp_cmd_bench,
      "measure: serve, sweep, compare, decode, step, prefill, kernels, matmul, membw",
@@ -15,6 +16,8 @@ static const struct rp_command commands[] = {
     {"eval", rp_cmd_eval, "perplexity of a text, and differences between two models",
      rp_eval_commands, RP_EVAL_COMMANDS},
     {"quantize", rp_cmd_quantize, "write a model with 8-bit weights", NULL, 0},
+    {"pull", rp_cmd_pull, "download a model by its name", NULL, 0},
+    {"list", rp_cmd_list, "the models that were downloaded, and which can be served", NULL, 0},
     {"inspect", rp_cmd_inspect, "show a model, its memory plan and its program, without loading it",
      NULL, 0},
     {"doctor", rp_cmd_doctor, "what this machine has, and what would be used", NULL, 0},

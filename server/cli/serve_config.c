@@ -1,5 +1,7 @@
 #include "server/cli/serve_config.h"
 
+#include "server/cli/hub_cache.h"
+
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "server/http/cors.h"
@@ -130,10 +132,15 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     return RP_OK;
 }
 
-void rp_serve_model_name(const struct rp_serve_options *options, const char *dir, char *out,
-                         size_t size) {
+void rp_serve_model_name(const struct rp_serve_options *options, const char *model_arg,
+                         const char *dir, char *out, size_t size) {
+    struct rp_hub_name hub;
     if (is_set(options->served_model_name)) {
         snprintf(out, size, "%s", options->served_model_name);
+        return;
+    }
+    if (strcmp(model_arg, dir) != 0 && rp_hub_name_parse(model_arg, &hub)) {
+        snprintf(out, size, "%s", hub.id);
         return;
     }
     /* Resolves ".", ".." and symbolic links. */

@@ -18,9 +18,10 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
 bool rp_serve_is_exposed(const struct rp_serve_options *options);
 /* Reads the keys of the flags and the environment; ctx is the options. */
 int rp_serve_read_keys(void *ctx, struct rp_auth *out, struct rp_error *err) RP_MUST_USE;
-/* The value of --served-model-name, else the last component of the directory's path. */
-void rp_serve_model_name(const struct rp_serve_options *options, const char *dir, char *out,
-                         size_t size);
+/* The value of --served-model-name, else the name of a model from the cache (model_arg: what the
+ * user gave), else the last component of the path. */
+void rp_serve_model_name(const struct rp_serve_options *options, const char *model_arg,
+                         const char *dir, char *out, size_t size);
 /* Writes the flags in force as members of the open JSON object; ctx is the options. For keys only
  * whether there is one. */
 void rp_serve_write_flags(void *ctx, struct rp_json *json);

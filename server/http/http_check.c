@@ -133,8 +133,9 @@ static bool check_body_type(struct rp_conn *conn) {
 static bool check_key(struct rp_conn *conn) {
     uint32_t count;
     const struct rp_auth *auth = conn->server->config.auth;
-    bool open = conn->route && (conn->route->access == RP_ACCESS_OPEN ||
-                                conn->route->access == RP_ACCESS_ADMIN_PAGE);
+    bool open = conn->route &&
+                (conn->route->access == RP_ACCESS_OPEN || conn->route->access == RP_ACCESS_PAGE ||
+                 conn->route->access == RP_ACCESS_ADMIN_PAGE);
     conn->key_index = -1;
     if (open || rp_cors_is_preflight(conn) || !auth || auth->count == 0)
         return true;
@@ -151,7 +152,7 @@ static bool check_key(struct rp_conn *conn) {
  * loopback. */
 static bool is_shown(const struct rp_conn *conn, const struct rp_route *route) {
     if (conn->listener->is_admin)
-        return route->access != RP_ACCESS_KEY;
+        return route->access != RP_ACCESS_KEY && route->access != RP_ACCESS_PAGE;
     return !rp_access_is_admin(route->access) || conn->listener->is_local ||
            (route->access == RP_ACCESS_METRICS && conn->server->config.metrics_on_main);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 static const struct rp_route routes[] = {
+    {"/", RP_METHOD_GET, RP_ACCESS_PAGE, rp_api_chat_page},
     {"/v1/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_completions},
     {"/v1/chat/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_chat},
     {"/v1/requests/*", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_cancel},

@@ -11,8 +11,9 @@ struct rp_conn;
 enum rp_route_access {
     RP_ACCESS_OPEN, /* the health routes */
     RP_ACCESS_KEY,
+    RP_ACCESS_PAGE,       /* as KEY without a key: a browser sends none when it opens a page */
     RP_ACCESS_ADMIN,      /* a key; on the admin listener, and on the main one if it is loopback */
-    RP_ACCESS_ADMIN_PAGE, /* as ADMIN without a key: a browser sends none when it opens a page */
+    RP_ACCESS_ADMIN_PAGE, /* as ADMIN without a key, for the same reason */
     RP_ACCESS_METRICS     /* as ADMIN; on the main listener also with --metrics-on-main */
 };
 
@@ -38,8 +39,9 @@ void rp_route_allow_header(const struct rp_route *route, char *out, size_t size)
 
 /* api_completions.c, api_tokenize.c, api_misc.c, api_metrics.c */
 void rp_api_completions(struct rp_conn *conn);
-void rp_api_chat(struct rp_conn *conn);   /* api_completions.c */
-void rp_api_cancel(struct rp_conn *conn); /* api_cancel.c */
+void rp_api_chat(struct rp_conn *conn);      /* api_completions.c */
+void rp_api_cancel(struct rp_conn *conn);    /* api_cancel.c */
+void rp_api_chat_page(struct rp_conn *conn); /* api_chat_page.c */
 void rp_api_tokenize(struct rp_conn *conn);
 void rp_api_detokenize(struct rp_conn *conn);
 void rp_api_models(struct rp_conn *conn);

@@ -5,6 +5,7 @@
  * unwritten memory show. */
 #include "base/memory.h"
 #include "tests/support/driver.h"
+#include "tests/support/family_configs.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -50,44 +51,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* Scales, LayerNorm, norms of all heads, layers without RoPE, two tables of angles, partial RoPE. */
-static void set_new_operators(struct rp_model_config *config) {
-    switch (config->family) {
-    case RP_FAMILY_GRANITE:
-        config->embed_factor = 3;
-        config->residual_factor = 0.3f;
-        config->attention_scale = 0.2;
-        config->logit_factor = 2;
-        break;
-    case RP_FAMILY_OLMO3:
-        config->qk_norm = RP_QK_NORM_WHOLE;
-        config->no_pre_norms = config->post_norms = true;
-        config->window = 7;
-        config->full_layers[0] = 2;
-        config->local_rope.theta = 500;
-        break;
-    case RP_FAMILY_SMOLLM3:
-        config->nope_layers[0] = 2;
-        break;
-    case RP_FAMILY_MINISTRAL3:
-        config->q_scale_beta = 0.5;
-        config->rope.original_max_position = 8;
-        break;
-    case RP_FAMILY_STABLELM:
-        config->layer_norm = config->norm_bias = config->qkv_bias = true;
-        config->rope.rotary_dim = 8;
-        break;
-    case RP_FAMILY_COHERE:
-        config->layer_norm = config->parallel = config->tied = true;
-        config->qk_norm = RP_QK_NORM_EACH_HEAD;
-        config->logit_factor = 0.5f;
-        break;
-    default:
-        break;
-    }
-}
-
-/* Of the others, each has the operators of one of these. */
+/* Each of the other families has the operators of one of these. */
 static const enum rp_family families[] = {
     RP_FAMILY_LLAMA,      RP_FAMILY_MISTRAL,  RP_FAMILY_QWEN2,  RP_FAMILY_QWEN3,
     RP_FAMILY_GEMMA2,     RP_FAMILY_GRANITE,  RP_FAMILY_OLMO3,  RP_FAMILY_SMOLLM3,
@@ -108,19 +72,10 @@ static void make_model(enum rp_family family, enum rp_dtype dtype) {
                                      .norm_eps = 1e-5f,
                                      .rope = {.theta = 10000.0},
                                      .bos_id = RP_ID_NONE};
-    config.tied = family == RP_FAMILY_LLAMA;
-    config.qkv_bias = family == RP_FAMILY_QWEN2;
-    config.qk_norm = family == RP_FAMILY_QWEN3 ? RP_QK_NORM_HEAD : RP_QK_NORM_NONE;
-    config.window = family == RP_FAMILY_MISTRAL || family == RP_FAMILY_GEMMA2 ? 7 : 0;
-    if (family == RP_FAMILY_GEMMA2) {
-        config.tied = config.post_norms = config.embed_scaled = true;
-        config.full_layers[0] = 2;
-        config.norm_offset = 1;
-        config.attention_cap = 2;
-        config.logit_cap = 3;
-        config.activation = RP_ACTIVATION_GELU_TANH;
-    }
-    set_new_operators(&config);
+    config.tied = family == RP_FAMILY_LLAMA || family == RP_FAMILY_GEMMA2;
+    if (family == RP_FAMILY_MISTRAL || family == RP_FAMILY_GEMMA2 || family == RP_FAMILY_OLMO3)
+        config.window = 7;
+    rp_test_set_family(&config);
     rp_model_deinit(&model);
     assert_int_equal(rp_model_random(&config, dtype, 5, 128, &model, NULL), RP_OK);
 }

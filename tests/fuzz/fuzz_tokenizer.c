@@ -1,6 +1,7 @@
 /* fuzz_tokenizer.c - any bytes as a tokenizer.json and, after a NUL, as a tokenizer_config.json and
- * a text. A tokenizer that loads gives ids below its vocabulary's size for any text, and decodes
- * them to valid UTF-8. */
+ * a text; or, after an M, as a tokenizer_config.json and, after a NUL, a tokenizer.model. A
+ * tokenizer that loads gives ids below its vocabulary's size for any text, and decodes them to
+ * valid UTF-8. */
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "tests/fuzz/fuzz_input.h"
@@ -40,12 +41,20 @@ static void check_text(const struct rp_tokenizer *tok, struct rp_tokenizer_scrat
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     static const char words[] = "Hello, w\xc3\xb6rld!\n  12345 a\xcc\x81 \xe2\x96\x81 <s> \xff x";
     struct fuzz_input input = fuzz_begin(bytes, len);
-    struct fuzz_part file = fuzz_until(&input, '\0'), config = fuzz_until(&input, '\0');
+    bool is_model = len > 0 && bytes[0] == 'M';
+    if (is_model)
+        (void)fuzz_byte(&input);
+    struct fuzz_part file = fuzz_until(&input, '\0'), config = file;
+    if (is_model)
+        file = (struct fuzz_part){input.bytes, input.len};
+    else
+        config = fuzz_until(&input, '\0');
+    const char *name = is_model ? "tokenizer.model" : "tokenizer.json";
     struct rp_tokenizer *tok = NULL;
     struct rp_error err = {.status = RP_OK};
     char path[64];
-    snprintf(path, sizeof path, "%s/tokenizer.json", fuzz_dir());
-    fuzz_write("tokenizer.json", file.text, file.len);
+    snprintf(path, sizeof path, "%s/%s", fuzz_dir(), name);
+    fuzz_write(name, file.text, file.len);
     if (config.len)
         fuzz_write("tokenizer_config.json", config.text, config.len);
     else

@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "engine/buckets.h"
 #include "tests/support/driver.h"
+#include "tests/support/family_configs.h"
 #include "tests/support/gpu_test.h"
 
 #include <math.h>
@@ -185,50 +186,6 @@ static void make_layer_blocks(void) {
     }
 }
 
-/* What the configurations of the families with operators of their own have. */
-static void set_family(struct rp_model_config *config) {
-    switch (config->family) {
-    case RP_FAMILY_GEMMA2:
-        config->post_norms = config->embed_scaled = true;
-        config->full_layers[0] = 2;
-        config->norm_offset = 1;
-        config->attention_cap = 2;
-        config->logit_cap = 3;
-        config->activation = RP_ACTIVATION_GELU_TANH;
-        break;
-    case RP_FAMILY_GRANITE:
-        config->embed_factor = 3;
-        config->residual_factor = 0.3f;
-        config->attention_scale = 0.2;
-        config->logit_factor = 2;
-        break;
-    case RP_FAMILY_OLMO3:
-        config->qk_norm = RP_QK_NORM_WHOLE;
-        config->no_pre_norms = config->post_norms = true;
-        config->full_layers[0] = 2;
-        config->local_rope.theta = 500;
-        break;
-    case RP_FAMILY_SMOLLM3:
-        config->nope_layers[0] = 2;
-        break;
-    case RP_FAMILY_MINISTRAL3:
-        config->q_scale_beta = 0.5;
-        config->rope.original_max_position = 16;
-        break;
-    case RP_FAMILY_STABLELM:
-        config->layer_norm = config->norm_bias = config->qkv_bias = true;
-        config->rope.rotary_dim = config->head_dim / 4;
-        break;
-    case RP_FAMILY_COHERE:
-        config->layer_norm = config->parallel = true;
-        config->qk_norm = RP_QK_NORM_EACH_HEAD;
-        config->logit_factor = 0.5f;
-        break;
-    default:
-        break;
-    }
-}
-
 static void make_model(const struct model_case *wanted) {
     struct rp_model_config config = {.family = wanted->family,
                                      .hidden = wanted->hidden,
@@ -240,16 +197,13 @@ static void make_model(const struct model_case *wanted) {
                                      .vocab = wanted->vocab,
                                      .window = wanted->window,
                                      .tied = wanted->tied,
-                                     .qkv_bias = wanted->family == RP_FAMILY_QWEN2,
-                                     .qk_norm = wanted->family == RP_FAMILY_QWEN3 ? RP_QK_NORM_HEAD
-                                                                                  : RP_QK_NORM_NONE,
                                      .max_position = POSITIONS,
                                      .norm_eps = 1e-5f,
                                      .rope = {.theta = 10000.0},
                                      .bos_id = RP_ID_NONE,
                                      .quantization = wanted->scheme,
                                      .quantize_head = wanted->head};
-    set_family(&config);
+    rp_test_set_family(&config);
     current = wanted;
     assert_int_equal(rp_model_random(&config, wanted->dtype, 5, POSITIONS, &model, NULL), RP_OK);
     if (wanted->blocks)

@@ -86,7 +86,7 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
         .wake = rp_server_wake,
         .wake_ctx = context->server};
     struct rp_engine *engine = rp_fake_engine_create(&fake);
-    rp_serve_model_name(options, path, name, sizeof name);
+    rp_serve_model_name(options, path, path, name, sizeof name);
     struct rp_serving serving = {.engine = engine,
                                  .tokenizer = tok,
                                  .templates = templates,

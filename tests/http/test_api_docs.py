@@ -139,7 +139,7 @@ def check_nothing_is_missing():
         wanted = {"BOTH": {"chat", "completions"}, "TEXT": {"completions"}, "CHAT": {"chat"}}[apis]
         assert wanted <= documented.get(name, set()), f"docs/api.md: {name} for {wanted}"
     routes = [name for heading, cells in tables() if heading == "Routes" for name in names(cells[0])]
-    assert sorted(routes) == sorted(re.findall(r'^    \{"(/[^"]+)"', read("server", "http", "router.c"), re.M))
+    assert sorted(routes) == sorted(re.findall(r'^    \{"(/[^"]*)"', read("server", "http", "router.c"), re.M))
 
 
 def main():

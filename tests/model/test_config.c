@@ -254,6 +254,45 @@ static void test_what_gemma2_cannot_have_is_refused(void **state) {
     }
 }
 
+#define TEXT                                                                                       \
+    "{\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":7,\"sliding_window\":9,"   \
+    "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}"
+
+static void test_the_text_part_of_a_model_with_images_is_read(void **state) {
+    struct fixture *f = *state;
+    const struct rp_model_config *c = &f->config;
+    rp_test_file_text(
+        &f->dir, "config.json",
+        "{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"model_type\":\"gemma3\","
+        "\"eos_token_id\":[1,106],\"torch_dtype\":\"bfloat16\",\"text_config\":" TEXT "}}");
+    if (load(f) != RP_OK)
+        fail_msg("%s", f->err.text);
+    assert_true(c->wrapped && c->family == RP_FAMILY_GEMMA3 && c->tied);
+    assert_true(c->heads == 8 && c->kv_heads == 4 && c->head_dim == 256 && c->vocab == 262208);
+    assert_true(c->max_position == 131072 && c->file_dtype == RP_DTYPE_BF16 && c->eos_count == 2);
+    assert_int_equal(windows(f), 0x5F); /* every sixth layer is full */
+    assert_true(rp_model_rope(c, 5)->kind == RP_ROPE_LINEAR && rp_model_rope(c, 5)->theta == 1e6);
+    assert_true(rp_model_rope(c, 0)->kind == RP_ROPE_DEFAULT && rp_model_rope(c, 0)->theta == 1e4);
+    static const struct {
+        const char *json, *text;
+    } bad[] = {
+        {"{\"model_type\":\"gemma3\"}", "config.json: text_config must be an object"},
+        {"{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"mamba\"}}",
+         "config.json: text_config: model_type is \"mamba\", supported: llama, "},
+        {"{\"model_type\":\"gemma3\",\"text_config\":{\"hidden_size\":0}}",
+         "config.json: text_config: hidden_size is 0"},
+        {"{\"model_type\":\"gemma3\",\"tie_word_embeddings\":false,\"text_config\":" TEXT
+         ",\"tie_word_embeddings\":true}}",
+         "config.json: tie_word_embeddings differs from that of text_config"},
+    };
+    for (size_t i = 0; i < RP_ARRAY_COUNT(bad); i++) {
+        rp_test_file_text(&f->dir, "config.json", bad[i].json);
+        assert_int_not_equal(load(f), RP_OK);
+        if (strncmp(f->err.text, bad[i].text, strlen(bad[i].text)) != 0)
+            fail_msg("%s", f->err.text);
+    }
+}
+
 static void test_rope_scaling_is_read_in_its_old_and_new_spelling(void **state) {
     struct fixture *f = *state;
     LOAD(f,
@@ -529,15 +568,16 @@ static void test_what_is_no_model_directory_is_refused_by_what_it_is(void **stat
     check_refusal(f, "./nowhere", RP_STATUS_NOT_FOUND, "no such model directory", "config.json");
     assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK); /* names what is missing */
     rp_test_file_text(&f->dir, "model.gguf", "GGUF");
-    check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "GGUF", "safetensors");
+    check_refusal(f, f->dir.path, RP_STATUS_INVALID, "directory with GGUF files",
+                  "the path of one");
     snprintf(path, sizeof path, "%s/model.gguf", f->dir.path);
-    check_refusal(f, path, RP_STATUS_UNSUPPORTED, "GGUF", "safetensors");
+    assert_int_equal(rp_model_dir_check(path, &f->err), RP_OK);
     rp_test_file_text(&f->dir, "adapter_config.json", "{}");
     check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "LoRA", "merge");
     rp_test_file_text(&f->dir, "config.json", "{}");
     assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK);
     rp_test_file_text(&f->dir, "tokenizer.model", "x");
-    check_refusal(f, f->dir.path, RP_STATUS_UNSUPPORTED, "SentencePiece", "tokenizer.json");
+    assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK); /* read directly */
     rp_test_file_text(&f->dir, "tokenizer.json", "{}");
     assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK);
     snprintf(path, sizeof path, "%s/config.json", f->dir.path);
@@ -614,6 +654,7 @@ int main(void) {
         TEST(test_the_window_follows_each_familys_rules),
         TEST(test_gemma2_has_caps_norms_scales_and_a_window_in_every_second_layer),
         TEST(test_what_gemma2_cannot_have_is_refused),
+        TEST(test_the_text_part_of_a_model_with_images_is_read),
         TEST(test_rope_scaling_is_read_in_its_old_and_new_spelling),
         TEST(test_the_newer_key_dtype_is_read_too),
         TEST(test_generation_config_adds_stop_ids_and_sampling_defaults),

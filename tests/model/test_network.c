@@ -237,6 +237,69 @@ static void test_gemma2_norms_what_it_adds_and_caps_its_logits(void **state) {
     assert_true(find(f, "embed")->u.embed.scale == (float)sqrt(24.0));
 }
 
+static void test_factors_are_operators_before_sums_and_after_the_head(void **state) {
+    struct fixture *f = *state;
+    struct rp_model_config config = tiny;
+    config.family = RP_FAMILY_GRANITE;
+    config.embed_factor = 12;
+    config.residual_factor = 0.25f;
+    config.attention_scale = 0.5;
+    config.logit_factor = 0.125f;
+    emit(f, &config, RP_DTYPE_BF16);
+    const struct rp_op *o = find(f, "layer.1.attn.o"), *scale = find(f, "layer.1.attn.scale");
+    const struct rp_op *add = find(f, "layer.1.attn.add"), *logits = find(f, "logit_scale");
+    assert_true(find(f, "embed")->u.embed.scale == 12);
+    assert_true(find(f, "layer.0.attn.attention")->u.attention.scale == 0.5f);
+    assert_true(o < scale && scale < add && scale->u.scale.factor == 0.25f);
+    assert_memory_equal(&scale->out, &o->out, sizeof o->out);
+    assert_memory_equal(&add->in[1], &o->out, sizeof o->out);
+    assert_int_equal(logits->rows, RP_ROWS_LOGIT);
+    assert_true(logits->u.scale.factor == 0.125f);
+}
+
+static void test_olmo_rounds_the_residual_and_norms_all_heads_at_once(void **state) {
+    struct fixture *f = *state;
+    struct rp_model_config config = tiny;
+    config.family = RP_FAMILY_OLMO3;
+    config.qk_norm = RP_QK_NORM_WHOLE;
+    config.no_pre_norms = config.post_norms = true;
+    config.window = 7;
+    config.full_layers[0] = 2;
+    config.local_rope = (struct rp_rope){.theta = 500, .rotary_dim = 4};
+    emit(f, &config, RP_DTYPE_BF16);
+    const struct rp_op *in = find(f, "layer.0.attn.in"), *q = find(f, "layer.0.attn.q_norm");
+    assert_int_equal(in->kind, RP_OP_SCALE);
+    assert_int_equal(tensor_of(f, in->in[0])->dtype, RP_DTYPE_F32);
+    assert_int_equal(tensor_of(f, in->out)->dtype, RP_DTYPE_BF16);
+    assert_int_equal(q->u.norm.group, 32);
+    assert_int_equal(find(f, "layer.0.attn.k_norm")->u.norm.group, 16);
+    assert_int_equal(find(f, "layer.0.attn.rope")->u.rope.rotary_dim,
+                     4); /* a layer with a window */
+    assert_int_equal(find(f, "layer.1.attn.rope")->u.rope.rotary_dim, 8);
+    uint32_t rounded = f->program.op_count;
+    teardown(state);
+    emit(f, &config, RP_DTYPE_F32);
+    assert_int_equal(f->program.op_count, rounded - 4); /* in f32 nothing is to be rounded */
+}
+
+static void test_cohere_norms_once_and_full_layers_do_not_rotate(void **state) {
+    struct fixture *f = *state;
+    struct rp_model_config config = tiny;
+    config.family = RP_FAMILY_COHERE2;
+    config.layer_norm = config.parallel = config.nope_full_layers = true;
+    config.window = 7;
+    config.full_layers[0] = 2;
+    emit(f, &config, RP_DTYPE_BF16);
+    const struct rp_op *norm = find(f, "layer.1.attn.norm");
+    assert_int_equal(norm->kind, RP_OP_LAYER_NORM);
+    assert_true(norm->u.layer_norm.group == 24 && !norm->u.layer_norm.bias);
+    assert_int_equal(find(f, "layer.1.mlp.gate_up")->in[0].tensor, norm->out.tensor);
+    assert_int_equal(find(f, "layer.1.attn.qkv")->in[0].tensor, norm->out.tensor);
+    (void)find(f, "layer.0.attn.rope");
+    for (uint32_t i = 0; i < f->program.op_count; i++)
+        assert_false(f->program.ops[i].kind == RP_OP_ROPE && f->program.ops[i].layer == 1);
+}
+
 static void set_mask(struct fixture *f, const char *text) {
     struct rp_mask_limits limits = rp_model_mask_limits(&f->model.config, 0);
     struct rp_mask *mask;
@@ -329,6 +392,9 @@ int main(void) {
         TEST(test_rows_past_the_gather_are_logit_rows),
         TEST(test_qwen3_normalizes_each_head_of_q_and_k_in_place),
         TEST(test_gemma2_norms_what_it_adds_and_caps_its_logits),
+        TEST(test_factors_are_operators_before_sums_and_after_the_head),
+        TEST(test_olmo_rounds_the_residual_and_norms_all_heads_at_once),
+        TEST(test_cohere_norms_once_and_full_layers_do_not_rotate),
         TEST(test_a_mask_without_score_rules_leaves_the_models_cap),
         TEST(test_a_layer_has_the_window_unless_it_is_a_full_one),
         TEST(test_a_described_and_a_loaded_model_have_one_fingerprint),

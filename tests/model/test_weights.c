@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/model.h"
+#include "quant/matmul.h"
 #include "tests/support/model_files.h"
 
 #include <math.h>
@@ -485,11 +486,12 @@ static void test_a_described_model_has_shapes_and_bytes_but_no_memory(void **sta
  * "name rows cols f32\n", then the values as f32. */
 static void dump_matrix(FILE *out, const char *name, const struct rp_matrix *matrix) {
     fprintf(out, "%s %u %u\n", name, matrix->rows, matrix->cols);
-    for (uint32_t r = 0; r < matrix->rows; r++)
-        for (uint32_t c = 0; c < matrix->cols; c++) {
-            float value = at(matrix, r, c);
-            fwrite(&value, sizeof value, 1, out);
-        }
+    float *row = rp_alloc(matrix->cols * sizeof *row);
+    for (uint32_t r = 0; r < matrix->rows; r++) {
+        rp_matrix_row_f32(matrix, r, row);
+        fwrite(row, sizeof *row, matrix->cols, out);
+    }
+    rp_free(row);
 }
 
 static void dump_vector(FILE *out, const char *name, const struct rp_weight *weight) {

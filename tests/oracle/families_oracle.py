@@ -49,6 +49,8 @@ VARIANTS = [
     ("phi3", {"original_max_position_embeddings": 300, "rope_scaling": {**LONG, "type": "su"}, "partial_rotary_factor": 0.75}),
     ("gemma3", {}),
     ("gemma3", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "final_logit_softcapping": 3.0, "attention_bias": True}),
+    ("gemma3", {"wrapper": "gemma3"}),
+    ("ministral3", {"wrapper": "mistral3", "tied": False}),
     ("granite", {}),
     ("granite", {"attention_bias": True, "mlp_bias": True, "tied": False}),
     ("granite_hybrid", {}),

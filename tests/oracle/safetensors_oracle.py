@@ -4,7 +4,7 @@
     python3 tests/oracle/safetensors_oracle.py [--bin build/release/reprise] [--count 400] [--seed 1]
 
 Needs numpy and safetensors; without them, or without the test programs of the build, it prints why and
-exits with 77. First random models of all families, types, shards and heads are written and loaded,
+exits with 77. First random models of several families, types, shards and heads are written and loaded,
 and compared with numpy's values. Then valid files are damaged at random, and the verdicts of both
 readers are compared; where ours is stricter on purpose the reason must be listed.
 """
@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 try:
     import numpy as np
     import safetensors
-    from random_models import FAMILIES, rounded, write_model
+    from random_models import rounded, write_model
     from safetensors_dump import parse_dump
 except ImportError as error:
     print(f"SKIP: {error}")
@@ -30,6 +30,10 @@ except ImportError as error:
 STRICTER = ("more than 8 dimensions", "duplicate object key", "at most 65536", "too many values",
             # jansson reads no NUL in a string, and integers up to 2^63 - 1 only.
             "\\u0000 is not allowed", "too big integer", "__metadata__ must hold strings only")
+
+
+# Families whose rows are neither fused nor reordered in the file (families_oracle.py has the others).
+PLAIN = ("llama", "mistral", "qwen2", "qwen3", "gemma2")
 
 
 def expected_memory(model, dtype):
@@ -81,7 +85,7 @@ def check_model(program, directory, model, wanted):
 
 def compare_models(program, seed):
     cases, failures = 0, 0
-    for family in FAMILIES:
+    for family in PLAIN:
         for dtype in ("f32", "f16", "bf16"):
             for shards, tied in ((1, True), (1, False), (3, True), (3, False)):
                 with tempfile.TemporaryDirectory() as directory:

@@ -11,7 +11,8 @@ import tempfile
 import time
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
-KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "p": 80}
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "h": 72, "n": 78, "p": 80,
+        "r": 82, "s": 83, "/": 191, "?": 191}
 
 
 class Browser:
@@ -102,11 +103,16 @@ class Browser:
                 return value
             time.sleep(0.05)
 
-    def key(self, name):
-        text = {"Enter": "\r"}.get(name, name if len(name) == 1 else "")
-        common = {"key": name, "code": name if len(name) > 1 else "Key" + name.upper(), "windowsVirtualKeyCode": KEYS[name]}
+    def key(self, name, alt=False, shift=False):
+        text = "" if alt else {"Enter": "\r"}.get(name, name if len(name) == 1 else "")
+        code = name if len(name) > 1 else "Key" + name.upper() if name.isalpha() else "Slash"
+        common = {"key": name, "code": code, "windowsVirtualKeyCode": KEYS[name], "modifiers": alt * 1 + shift * 8}
         self.send("Input.dispatchKeyEvent", type="keyDown", **common, **({"text": text} if text else {}))
         self.send("Input.dispatchKeyEvent", type="keyUp", **common)
+
+    def type(self, text):
+        """Into the element that has the focus."""
+        self.send("Input.insertText", text=text)
 
     def screenshot(self, path, whole=False):
         clip = {}

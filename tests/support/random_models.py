@@ -217,9 +217,22 @@ def byte_tokenizer():
     }
 
 
-def write_model(directory, family, dtype="f32", shards=1, tied=True, seed=0, **overrides):
+# A model with images, of which the text model is a part: the two spellings of its tensors' names.
+WRAPPERS = {"gemma3": ("Gemma3ForConditionalGeneration", lambda name: "language_model." + name),
+            "mistral3": ("Mistral3ForConditionalGeneration", lambda name: name.replace("model.", "model.language_model."))}
+
+
+def wrapped(config, wrapper):
+    """The config.json of the whole model."""
+    outside = ("architectures", "tie_word_embeddings", "torch_dtype", "eos_token_id", "bos_token_id")
+    text = {key: value for key, value in config.items() if key not in outside}
+    return {**{key: config[key] for key in outside}, "architectures": [WRAPPERS[wrapper][0]], "model_type": wrapper,
+            "text_config": text, "vision_config": {"hidden_size": 8}}
+
+
+def write_model(directory, family, dtype="f32", shards=1, tied=True, seed=0, wrapper=None, **overrides):
     """Writes config.json, generation_config.json, the weights and a tokenizer. `overrides` are keys of
-    config.json. Heads and sizes are odd on purpose, so that no size matches another by chance."""
+    config.json; `wrapper`: as the text part of a model with images. Heads and sizes are odd on purpose, so that no size matches another by chance."""
     architecture, extra = FAMILIES[family]
     config = {
         "architectures": [architecture], "model_type": family, "hidden_size": 40,
@@ -242,11 +255,14 @@ def write_model(directory, family, dtype="f32", shards=1, tied=True, seed=0, **o
         around_one = "norm" in name and name.endswith("weight") and not family.startswith("gemma")
         tensors[name] = rounded(values + 1 if around_one else values, dtype)
     os.makedirs(directory, exist_ok=True)
-    write_json(directory, "config.json", config)
+    write_json(directory, "config.json", wrapped(config, wrapper) if wrapper else config)
     write_json(directory, "generation_config.json", {"eos_token_id": [END_ID]})
     write_json(directory, "tokenizer.json", byte_tokenizer())
     names = list(tensors)
-    if shards == 1:
+    if wrapper:
+        in_file = {WRAPPERS[wrapper][1](name): values for name, values in tensors.items()}
+        write_tensors(os.path.join(directory, "model.safetensors"), in_file, dtype)
+    elif shards == 1:
         write_tensors(os.path.join(directory, "model.safetensors"), tensors, dtype)
     else:
         weight_map = {}

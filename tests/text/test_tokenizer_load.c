@@ -75,8 +75,8 @@ static const struct {
      "same id 1"},
     {"{\"added_tokens\": [{\"id\": 5, \"content\": \"a\"}], " MODEL "}", RP_STATUS_FORMAT,
      "the id 5 and also 0"},
-    {"{\"normalizer\": {\"type\": \"BertNormalizer\"}, " MODEL "}", RP_STATUS_UNSUPPORTED,
-     "normalizer \"BertNormalizer\""},
+    {"{\"normalizer\": {\"type\": \"ByteLevel\"}, " MODEL "}", RP_STATUS_UNSUPPORTED,
+     "normalizer \"ByteLevel\""},
     {"{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": "
      "\"Sequence\"}]}, " MODEL "}",
      RP_STATUS_UNSUPPORTED, "normalizer.normalizers[0] \"Sequence\""},

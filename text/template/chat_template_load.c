@@ -1,4 +1,5 @@
 /* The templates of a model directory and the special tokens that they may write. */
+#include "text/gguf.h"
 #include "text/json_file.h"
 #include "text/template/chat_template.h"
 #include "text/template/template_internal.h"
@@ -201,7 +202,67 @@ static int add_override(struct load *load, const char *override) {
     return status;
 }
 
-static int fill(struct load *load, const char *override) {
+/* The token that a key of the metadata names by its id. */
+static int take_gguf_token(struct load *load, const struct rp_gguf *gguf,
+                           const struct rp_gguf_text *tokens, uint32_t count, const char *key,
+                           const char *name) {
+    struct rp_tmem *mem = &load->set->mem;
+    uint32_t id = UINT32_MAX;
+    int status = rp_gguf_u32(gguf, key, &id, load->err);
+    if (status != RP_OK || id >= count)
+        return status; /* the tokenizer refuses ids that no token has */
+    char *copy = rp_arena_strndup(&mem->arena, tokens[id].text, tokens[id].len);
+    if (copy)
+        rp_tdict_put(mem, load->set->tokens.u.dict, rp_value_str(name, strlen(name), false),
+                     rp_value_str(copy, tokens[id].len, false));
+    else
+        mem->failed = true;
+    return RP_OK;
+}
+
+/* tokenizer.chat_template and tokenizer.chat_template.NAME. */
+static int take_gguf_templates(struct load *load, const struct rp_gguf *gguf) {
+    static const char prefix[] = "tokenizer.chat_template";
+    int status = RP_OK;
+    for (uint32_t i = 0; i < gguf->key_count && status == RP_OK; i++) {
+        const char *name = gguf->keys[i].name, *rest = name + sizeof prefix - 1;
+        struct rp_gguf_text text = {NULL, 0};
+        if (strncmp(name, prefix, sizeof prefix - 1) != 0 || (*rest && *rest != '.'))
+            continue;
+        status = rp_gguf_string(gguf, name, &text, load->err);
+        if (status == RP_OK && text.len > RP_CHAT_TEMPLATE_BYTES_MAX)
+            status = rp_gguf_refuse(gguf, RP_STATUS_RANGE, prefix, "is too long", load->err);
+        if (status == RP_OK)
+            status =
+                add_template(load, *rest ? rest + 1 : "default", gguf->name, text.text, text.len);
+    }
+    return status;
+}
+
+static int fill_gguf(struct load *load, const char *override) {
+    static const char *const tokens_of[][2] = {
+        {"tokenizer.ggml.bos_token_id", "bos_token"},
+        {"tokenizer.ggml.eos_token_id", "eos_token"},
+        {"tokenizer.ggml.unknown_token_id", "unk_token"},
+        {"tokenizer.ggml.padding_token_id", "pad_token"},
+    };
+    struct rp_gguf gguf;
+    struct rp_gguf_text *tokens = NULL;
+    uint32_t count = 0;
+    int status = rp_gguf_open(&gguf, load->dir, load->err);
+    if (status != RP_OK)
+        return status;
+    status = rp_gguf_strings(&gguf, "tokenizer.ggml.tokens", &tokens, &count, load->err);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(tokens_of) && status == RP_OK; i++)
+        status = take_gguf_token(load, &gguf, tokens, count, tokens_of[i][0], tokens_of[i][1]);
+    if (status == RP_OK)
+        status = override ? add_override(load, override) : take_gguf_templates(load, &gguf);
+    rp_free(tokens);
+    rp_gguf_close(&gguf);
+    return status;
+}
+
+static int fill_directory(struct load *load, const char *override) {
     int status = RP_OK;
     if (override) {
         status = add_override(load, override);
@@ -218,13 +279,19 @@ static int fill(struct load *load, const char *override) {
         status = take_json_file(load, "tokenizer_config.json", true);
     if (status == RP_OK)
         status = take_json_file(load, "special_tokens_map.json", true);
+    return status;
+}
+
+static int fill(struct load *load, const char *override) {
+    bool is_gguf = rp_gguf_is_path(load->dir);
+    int status = is_gguf ? fill_gguf(load, override) : fill_directory(load, override);
     if (status == RP_OK && load->set->mem.failed)
         status = rp_error_set(load->err, RP_STATUS_NO_MEMORY, "%s: out of memory", load->dir);
     if (status == RP_OK && load->set->count == 0) {
-        status = rp_error_set(load->err, RP_STATUS_NOT_FOUND,
-                              "%s: no chat template: neither chat_template.jinja nor chat_template "
-                              "in tokenizer_config.json",
-                              load->dir);
+        status = rp_error_set(load->err, RP_STATUS_NOT_FOUND, "%s: no chat template: %s", load->dir,
+                              is_gguf ? "no key tokenizer.chat_template"
+                                      : "neither chat_template.jinja nor chat_template in "
+                                        "tokenizer_config.json");
         rp_error_hint(load->err, "name one with --chat-template FILE, or use /v1/completions");
     }
     return status;

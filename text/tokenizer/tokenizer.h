@@ -52,9 +52,9 @@ enum {
         1, /* put the post-processor's tokens (BOS etc.) around the whole text */
 };
 
-/* `path`: a model directory or a tokenizer.json. tokenizer_config.json beside it, when there is
- * one, names the BOS and EOS tokens. RP_OK, NOT_FOUND, IO, FORMAT, UNSUPPORTED, RANGE or NO_MEMORY.
- */
+/* `path`: a model directory, a tokenizer.json or a GGUF file. tokenizer_config.json beside it, when
+ * there is one, names the BOS and EOS tokens. RP_OK, NOT_FOUND, IO, FORMAT, UNSUPPORTED, RANGE or
+ * NO_MEMORY. */
 int rp_tokenizer_open(const char *path, struct rp_tokenizer **out,
                       struct rp_error *err) RP_MUST_USE;
 /* NULL is allowed. */

@@ -22,8 +22,8 @@ enum rp_tokenizer_model {
     RP_TOKENIZER_SCORE_BPE,
     /* SentencePiece Unigram: the segmentation with the highest sum of scores. GGUF: "t5". */
     RP_TOKENIZER_UNIGRAM,
-    /* BERT's WordPiece, lower case without accents. Tokens are spelled as in vocab.txt ("##ing") or,
-     * with marked_words, as GGUF's "bert" does ("▁word" begins a word, "ing" continues one). */
+    /* BERT's WordPiece, lower case without accents. Tokens are spelled as in vocab.txt ("##ing")
+     * or, with marked_words, as GGUF's "bert" does ("▁word" begins a word, "ing" continues one). */
     RP_TOKENIZER_WORDPIECE,
 };
 

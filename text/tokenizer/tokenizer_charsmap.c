@@ -10,6 +10,10 @@
 
 /* A grapheme that is longer is mapped character by character (the package's rule). */
 #define GRAPHEME_BYTES_MAX 5
+/* A damaged map could go on matching, or write much for each character. SentencePiece's own keys
+ * have at most 12 bytes, its strings 33. */
+#define KEY_BYTES_MAX    64
+#define STRING_BYTES_MAX 256
 
 int rp_tok_charsmap_open(struct rp_tok_load *load, const char *where, const void *bytes, size_t len,
                          struct rp_tok_charsmap *out) {
@@ -62,7 +66,7 @@ static size_t find(const struct rp_tok_charsmap *map, const char *text, size_t l
     if (map->unit_count == 0)
         return 0;
     size_t at = offset_of(map->units[0]);
-    for (size_t i = 0; i < len; i++) {
+    for (size_t i = 0; i < RP_MIN(len, (size_t)KEY_BYTES_MAX); i++) {
         unsigned char byte = (unsigned char)text[i];
         at ^= byte;
         if (at >= map->unit_count || (shortest && byte == 0))
@@ -76,7 +80,8 @@ static size_t find(const struct rp_tok_charsmap *map, const char *text, size_t l
         if (at >= map->unit_count)
             break;
         uint32_t value = map->units[at] & 0x7FFFFFFF;
-        if (value > map->strings_len)
+        if (value > map->strings_len ||
+            strnlen(map->strings + value, STRING_BYTES_MAX + 1) > STRING_BYTES_MAX)
             break;
         *to = map->strings + value;
         found = i + 1;

@@ -184,7 +184,7 @@ enum rp_tok_decoder_kind {
     RP_TOK_DECODER_BYTE_LEVEL, /* bytes; invalid sequences as in a lossy conversion */
     RP_TOK_DECODER_SEQUENCE,   /* Replace, ByteFallback, Fuse, Strip */
     RP_TOK_DECODER_METASPACE,
-    RP_TOK_DECODER_WORDPIECE, /* [0].pattern: the prefix of continuations; tokens joined by spaces */
+    RP_TOK_DECODER_WORDPIECE, /* [0].pattern: prefix of continuations; else a space before */
 };
 struct rp_tok_replace {
     const char *pattern, *content;
@@ -550,5 +550,8 @@ static inline void rp_tok_emit(struct rp_tokenizer_scratch *scratch, int32_t id)
 
 /* detokenizer.c: fills `bytes` and the flags of every entry from the decoder. */
 int rp_tok_decoder_apply(struct rp_tok_load *load);
+
+/* tokenizer_gguf.c: rp_tokenizer_open of a GGUF file. */
+int rp_tok_open_gguf(const char *path, struct rp_tokenizer **out, struct rp_error *err) RP_MUST_USE;
 
 #endif

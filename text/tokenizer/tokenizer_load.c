@@ -1,6 +1,7 @@
 /* tokenizer.json to tables. The file is not trusted: every id, count and reference in it is
  * checked, and what is wrong is refused with one line that names the file and the entry. */
 #include "base/utf8.h"
+#include "text/gguf.h"
 #include "text/json_file.h"
 #include "text/tokenizer/tokenizer_internal.h"
 
@@ -470,6 +471,8 @@ static int load_file(struct rp_tok_load *load, const json_t *config) {
 int rp_tokenizer_open(const char *path, struct rp_tokenizer **out, struct rp_error *err) {
     struct rp_buffer file, config;
     json_t *names = NULL;
+    if (rp_gguf_is_path(path))
+        return rp_tok_open_gguf(path, out, err);
     rp_buffer_init(&file, 0);
     rp_buffer_init(&config, 0);
     *out = NULL;

@@ -1,7 +1,7 @@
 /* Unigram: the segmentation with the highest sum of scores, by Viterbi over the ends of pieces. The
  * sums are doubles as in the package tokenizers, or floats as in SentencePiece, and a tie keeps the
- * piece that was found first, so that ids are equal. Each position walks the trie at most as deep as
- * the longest piece. */
+ * piece that was found first, so that ids are equal. Each position walks the trie at most as deep
+ * as the longest piece. */
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_internal.h"
 
@@ -94,7 +94,14 @@ static void emit_path(struct rp_tokenizer_scratch *s, const char *text, size_t l
         } else {
             while (end < len && best[best[end].next].id == s->tok->unk_id)
                 end = best[end].next;
-            rp_tok_emit_unknown(s, text + at, end - at);
+            /* The package looks the run up again: a text may spell the unknown token. */
+            int32_t id = s->tok->float_scores
+                             ? -1
+                             : rp_tok_map_find(&s->tok->piece_map, s->tok, text + at, end - at);
+            if (id >= 0)
+                rp_tok_emit(s, id);
+            else
+                rp_tok_emit_unknown(s, text + at, end - at);
         }
         at = end;
     }
