@@ -34,6 +34,7 @@ ROOMS = {
     "server/api": ["server/http", "server/observe"],
     "server/cli": ["server/http", "server/observe", "server/api"],
     "attention/mask": [],
+    "text/dialect": ["text/tokenizer"],
 }
 # May include any folder, and so may one file for each command: server/cli/cmd_<name>.c.
 MAY_INCLUDE_ANY = ("tests", "tools", "bench")

@@ -1,6 +1,6 @@
-/* fuzz_dialect.c - any output of a model in any dialect: the events do not depend on how it was cut,
- * and calls are well formed.
- * Input: the dialect, flags, a random seed, and the output; \xFE and a byte is a special token. */
+/* fuzz_dialect.c - any output of a model in any dialect: the events do not depend on how it was
+ * cut, and calls are well formed. Input: the dialect, flags, a random seed, and the output; \xFE
+ * and a byte is a special token. */
 #include "tests/fuzz/fuzz_input.h"
 #include "text/dialect/dialect.h"
 

@@ -18,8 +18,12 @@ static void check(const struct expectation *x) {
     size_t count = 0;
     struct rp_bound_dialect *bound;
     snprintf(store, sizeof store, "%s", x->specials);
-    for (char *at = strtok(store, " "); at; at = strtok(NULL, " "))
-        specials[count++] = at;
+    for (char *at = store; *at; count++) {
+        specials[count] = at;
+        at += strcspn(at, " ");
+        if (*at)
+            *at++ = '\0';
+    }
     const struct rp_dialect *row = rp_dialect_find(x->row);
     assert_non_null(row);
     assert_int_equal(rp_dialect_bind(row, NULL, specials, count, &bound, NULL), RP_OK);

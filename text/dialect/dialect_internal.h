@@ -102,9 +102,9 @@ enum {
     TYPE_STRING = 32,
     TYPE_ALL = 63
 };
-/* Of the property of a tool's parameters; TYPE_ALL when the schema does not say. */
+/* Types of a property of a tool's parameters; TYPE_ALL when the schema does not say. */
 unsigned rp_dialect_types(const json_t *parameters, const char *key, size_t key_len);
-/* Of a schema inside the parameters. */
+/* Types of a schema inside the parameters. */
 unsigned rp_dialect_schema_types(const json_t *parameters, const json_t *schema);
 /* The schema after local references. */
 const json_t *rp_dialect_follow(const json_t *parameters, const json_t *schema);

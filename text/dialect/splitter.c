@@ -539,7 +539,7 @@ int rp_splitter_push(struct rp_splitter *s, const char *bytes, size_t len) {
 
 int rp_splitter_push_special(struct rp_splitter *s, const char *content, size_t len) {
     int special = rp_dialect_special_at(s->bound, content, len);
-    if (special >= 0 && s->bound->specials[special][len] == '\0')
+    if (special >= 0 && strlen(s->bound->specials[special]) == len)
         feed(s, (rp_symbol)(SYM_SPECIAL + (unsigned)special));
     else if (s->options.keep_special)
         for (size_t i = 0; i < len; i++)
