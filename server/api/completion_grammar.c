@@ -31,6 +31,9 @@ static json_t *text_format(const struct rp_grammar_spec *spec) {
         format = json_incref(json_object_get(parsed, "format"));
         json_decref(parsed);
         return format;
+    case RP_GRAMMAR_GBNF:
+    case RP_GRAMMAR_LARK:
+        return json_pack("{s:s, s:s%}", "type", "grammar", "grammar", spec->source, spec->len);
     case RP_GRAMMAR_NONE:
         break;
     }
