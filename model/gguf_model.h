@@ -1,8 +1,8 @@
 /* gguf_model.h - a GGUF file as a model: its metadata as a configuration, its tensors by the names
  * that the families know (text/gguf.h has the container).
  *
- * Architectures: llama (with a window: Mistral), qwen2, qwen3, gemma2, gemma3. Others are refused by
- * name, and so are keys of the architecture that change the output and are not implemented. */
+ * Architectures: llama (with a window: Mistral), qwen2, qwen3, gemma2, gemma3. Others are refused
+ * by name, and so are keys of the architecture that change the output and are not implemented. */
 #ifndef RP_MODEL_GGUF_MODEL_H
 #define RP_MODEL_GGUF_MODEL_H
 

@@ -7,8 +7,10 @@
 #include "engine/engine.h"
 #include "engine/observe/power.h"
 #include "metrics/stack_sampler.h"
+#include "server/api/chat_probe.h"
 #include "server/api/completion.h"
 #include "server/api/grammar_service.h"
+#include "server/api/response_store.h"
 #include "server/api/server_keys.h"
 #include "server/api/text_work.h"
 #include "server/http/http_conn.h"
@@ -60,6 +62,7 @@ void rp_http_limits_init(struct rp_http_limits *limits) {
         .json_depth = 64,
         .stream_bytes = 1 << 20,
         .pipeline_bytes = 64 << 10,
+        .keep_alive_ms = 10000,
         .stuck_ms = 5000,
     };
 }
@@ -252,6 +255,7 @@ static void on_tick(uv_timer_t *timer) {
         next = conn->next; /* freed later, by the close callback */
         rp_conn_tick(conn, now_ns);
     }
+    rp_completion_tick(server);
     rp_profile_session_tick(server, now_ns);
     rp_otlp_tick(server->otlp, now_ns);
     rp_status_history_tick(&server->history, rp_tick_ns(),
@@ -458,6 +462,9 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
     int status = rp_server_workers_start(&server->loop, err);
     if (status == RP_OK)
         status = rp_grammar_service_create(GRAMMAR_THREADS, &server->grammars, err);
+    if (status == RP_OK &&
+        !(server->responses = rp_response_store_create(config->responses_store_bytes)))
+        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for the server");
     if (status == RP_OK)
         status = fit_connections(server, err);
     if (status == RP_OK)
@@ -530,6 +537,7 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
                                                              .end_ids = server->serving.stop_ids,
                                                              .end_count = serving->stop_id_count,
                                                              .engine = serving->engine});
+    server->late_system = rp_chat_probe_late_system(serving->templates);
     register_metrics(server);
     if (rp_flight_start(server, &server->flight, &err) != RP_OK) {
         rp_log(RP_LOG_ERROR, "server: --trace-dir: %s", err.text);
@@ -595,6 +603,7 @@ void rp_server_destroy(struct rp_server *server) {
     RP_ASSERT(!server->completions);
     rp_text_work_deinit(server);
     rp_grammar_service_destroy(server->grammars);
+    rp_response_store_destroy(server->responses);
     uv_mutex_destroy(&server->scratch_lock);
     rp_request_log_deinit(&server->log);
     rp_recorder_destroy(server->recorder);

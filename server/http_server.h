@@ -38,6 +38,8 @@ struct rp_http_limits {
     uint32_t json_depth;
     uint32_t stream_bytes; /* buffered output allowed for a slow reader */
     uint32_t pipeline_bytes;
+    /* a stream has output at least this often, if its API has something to send */
+    uint32_t keep_alive_ms;
     /* /health/ready fails when requests are open and no step completed for this long */
     uint32_t stuck_ms;
 };
@@ -57,9 +59,11 @@ struct rp_server_config {
     uint64_t request_timeout_ns, queue_timeout_ns; /* of every request; 0: none */
     /* the engine has failed when it makes no progress for this long with requests open; 0: off */
     uint32_t watchdog_ms;
-    bool metrics_on_main;  /* /metrics also on a main listener that is not loopback */
-    double price_per_hour; /* of the machine, in any currency; 0: costs are not shown */
-    bool vllm_metrics;     /* /metrics also exposes vLLM's metric names */
+    bool metrics_on_main;           /* /metrics also on a main listener that is not loopback */
+    double price_per_hour;          /* of the machine, in any currency; 0: costs are not shown */
+    bool ollama;                    /* the routes of Ollama's API are served */
+    uint64_t responses_store_bytes; /* limit of stored responses; 0: none are stored */
+    bool vllm_metrics;              /* /metrics also exposes vLLM's metric names */
     enum rp_sandbox_mode sandbox;
     struct rp_http_limits limits;
     struct rp_slo slo;
@@ -82,10 +86,15 @@ struct rp_serving {
     struct rp_power *power; /* GPU power readings; NULL: not available */
     const struct rp_tokenizer *tokenizer;
     const struct rp_chat_templates *templates; /* NULL: no chat */
+    /* how the model writes tool calls and reasoning; NULL: unknown, all of its output is text */
+    const struct rp_bound_dialect *dialect;
+    bool free_calls;     /* tool calls follow no grammar: what the model writes is only parsed */
+    bool text_arguments; /* templates take a call's arguments as JSON text, not as an object */
     const char *model_name;
-    const char *model_root; /* shown by /v1/models */
-    uint32_t vocab_size;    /* rows of the embedding; prompt token ids must be below it */
-    int32_t stop_ids[16];   /* the model's end-of-sequence tokens */
+    const char *model_aliases; /* other names for it in requests; NULL: none */
+    const char *model_root;    /* shown by /v1/models */
+    uint32_t vocab_size;       /* rows of the embedding; prompt token ids must be below it */
+    int32_t stop_ids[16];      /* the model's end-of-sequence tokens */
     uint32_t stop_id_count;
     /* Defaults for fields absent from a request (generation_config.json). */
     double default_temperature, default_top_p;

@@ -21,6 +21,7 @@ struct rp_text_scratch;
 struct rp_profile_session;
 struct rp_trace_work;
 struct rp_grammar_service;
+struct rp_response_store;
 
 enum rp_server_phase {
     RP_SERVER_STARTING,
@@ -92,6 +93,8 @@ struct rp_server {
     uint32_t report_count; /* the jobs among them that build a report (report_work.c) */
     struct rp_profile_session *profile_session; /* or NULL */
     struct rp_grammar_service *grammars;
+    struct rp_response_store *responses;
+    bool late_system; /* the chat template takes system messages anywhere (chat_probe.h) */
 
     struct rp_otlp *otlp;     /* export of traces and metrics, or NULL */
     struct rp_flight *flight; /* automatic dumps, or NULL */

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <time.h>
 
+#define SLOW_NS 500000 /* -v names masks that take longer */
+
 /* CPU time of this thread: a busy machine does not count. */
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -82,7 +84,7 @@ static size_t largest;
 
 /* Walks one value; 1: accepted. */
 static int walk(struct rp_matcher *m, const uint32_t *tokens, uint32_t count, uint32_t *bits,
-                uint32_t *out_at) {
+                uint32_t *out_at, const char *slow_name) {
     uint32_t state = rp_matcher_start(m);
     for (uint32_t i = 0; i < count; i++) {
         *out_at = i;
@@ -90,7 +92,11 @@ static int walk(struct rp_matcher *m, const uint32_t *tokens, uint32_t count, ui
         int rc = rp_matcher_mask(m, state, bits, RP_MASK_FUEL);
         bool allowed = rc == RP_OK && bits[tokens[i] / 32] >> tokens[i] % 32 & 1;
         int moved = rp_matcher_advance(m, state, tokens[i], &state);
-        add_time(&masks, now_ns() - begin);
+        uint64_t ns = now_ns() - begin;
+        add_time(&masks, ns);
+        if (slow_name && ns > SLOW_NS)
+            printf("slow %.*s token %u: %.0f us\n", (int)strcspn(slow_name, "{"), slow_name, i,
+                   (double)ns / 1000);
         if (rc != RP_OK || (moved != RP_OK && moved != RP_STATUS_INVALID)) {
             failures++;
             return 0;
@@ -146,7 +152,7 @@ static void one_schema(struct file *f, const struct rp_token_trie *trie, uint32_
         memcpy(tokens, f->at, (size_t)token_count * sizeof *tokens);
         f->at += (size_t)token_count * sizeof *tokens;
         if (m) {
-            bool accepted = walk(m, tokens, token_count, bits, &at);
+            bool accepted = walk(m, tokens, token_count, bits, &at, verbose ? name : NULL);
             values++;
             wrong_refusals += valid && !accepted;
             wrong_accepts += !valid && accepted;

@@ -22,7 +22,8 @@ def packed(data):
     return struct.pack("<I", len(data)) + data
 
 
-def main(folder, vocabulary_out, schemas_out, count=800):
+def load_tokenizer():
+    """tiktoken's encoding, the ranks of its tokens, the size of the vocabulary, the first id of a rank."""
     path = os.path.join(os.path.dirname(mistral_common.__file__), "data", "tekken_240911.json")
     with open(path, encoding="utf-8") as file:
         tekken = json.load(file)
@@ -30,6 +31,11 @@ def main(folder, vocabulary_out, schemas_out, count=800):
     special, size = config.get("default_num_special_tokens", 1000), config["default_vocab_size"]
     ranks = {base64.b64decode(v["token_bytes"]): v["rank"] for v in tekken["vocab"][:size - special]}
     encoding = tiktoken.Encoding("tekken", pat_str=config["pattern"], mergeable_ranks=ranks, special_tokens={})
+    return encoding, ranks, size, special
+
+
+def main(folder, vocabulary_out, schemas_out, count=800):
+    encoding, ranks, size, special = load_tokenizer()
     tokens = [b""] * size
     for token, rank in ranks.items():
         tokens[rank + special] = token

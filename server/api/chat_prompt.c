@@ -1,8 +1,7 @@
 #include "server/api/chat_prompt.h"
 
 #include "base/memory.h"
-#include "server/api/chat_values.h"
-#include "server/http/json_body.h"
+#include "server/api/chat_messages.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,9 +10,8 @@
 enum {
     MESSAGES_MAX = 16384,
     DOCUMENTS_MAX = 1024,
-    MESSAGE_WORK = 64,         /* cost of a message in addition to its bytes */
-    ARGUMENTS_BYTES = 1 << 20, /* limit on the JSON arguments of a tool call */
-    VALUES_BYTES = 256 << 20,  /* enough for the values of an 8 MiB body */
+    MESSAGE_WORK = 64,        /* cost of a message in addition to its bytes */
+    VALUES_BYTES = 256 << 20, /* enough for the values of an 8 MiB body */
     OUTPUT_BYTES = 32 << 20,
     STEPS_BASE = 2000000, /* about 0.1 s */
     STEPS_PER_WORK = 4,
@@ -77,19 +75,21 @@ static bool check_tool_calls(json_t *message, size_t index, size_t *work,
     if (calls && !json_is_array(calls))
         return wrong(error, ".tool_calls", index, "must be a list");
     json_array_foreach(calls, i, call) {
-        const json_t *function = json_object_get(call, "function");
-        const json_t *arguments = json_object_get(function, "arguments");
+        const json_t *function = rp_chat_called(call);
+        const json_t *arguments = rp_chat_written_arguments(function);
         if (!json_is_string(json_object_get(function, "name")) ||
             (arguments && !json_is_string(arguments) && !json_is_object(arguments)))
-            return wrong(error, ".tool_calls", index,
-                         "must contain functions, each with a name and arguments as a string");
+            return wrong(
+                error, ".tool_calls", index,
+                "must contain calls, each with a function's name and arguments as a string");
         *work += json_string_length(arguments) + MESSAGE_WORK;
     }
     return true;
 }
 
 static bool check_texts(json_t *message, size_t index, size_t *work, struct rp_http_error *error) {
-    static const char *const names[] = {"name", "tool_call_id", "reasoning_content", "reasoning"};
+    static const char *const names[] = {"name", "tool_call_id", "reasoning_content", "reasoning",
+                                        "thinking"};
     for (size_t i = 0; i < RP_ARRAY_COUNT(names); i++) {
         json_t *value = rp_params_get(message, names[i]);
         if (value && !json_is_string(value))
@@ -178,152 +178,35 @@ static bool check_kwargs(json_t *object, struct rp_http_error *error) {
     return true;
 }
 
+/* A call that could not be recognized would reach the client as text. */
+static bool check_tools(const struct rp_completion_params *params, const struct rp_serving *serving,
+                        struct rp_http_error *error) {
+    if (params->tools.count == 0 || params->tools.choice == RP_TOOLS_NONE)
+        return true;
+    if (!rp_chat_template_uses(rp_chat_templates_pick(serving->templates, true), "tools"))
+        return rp_http_error_set(error, 400, "tools", "unsupported_parameter",
+                                 "this model's chat template does not show tools to the model");
+    if (!serving->dialect || rp_bound_dialect_row(serving->dialect)->shape == RP_CALL_NONE)
+        return rp_http_error_set(error, 400, "tools", "unsupported_parameter",
+                                 "how this model writes tool calls is not known: start the server "
+                                 "with --tool-call-parser");
+    return true;
+}
+
 bool rp_chat_prompt_check(const struct rp_completion_params *params,
-                          const struct rp_chat_templates *templates, size_t *out_work,
+                          const struct rp_serving *serving, size_t *out_work,
                           struct rp_http_error *error) {
-    *out_work = 0;
-    if (!templates)
+    *out_work = params->tools.bytes;
+    if (!serving->templates)
         return rp_http_error_set(error, 400, "messages", "no_chat_template",
                                  "this model has no chat template: use /v1/completions, or start "
                                  "the server with --chat-template FILE");
     if (params->reasoning_effort && strlen(params->reasoning_effort) > KWARG_BYTES_MAX)
         return rp_http_error_set(error, 400, "reasoning_effort", "out_of_range",
                                  "reasoning_effort accepts up to %d bytes", KWARG_BYTES_MAX);
-    return check_messages(params->prompt, out_work, error) &&
+    return check_tools(params, serving, error) && check_messages(params->prompt, out_work, error) &&
            check_documents(params->documents, out_work, error) &&
            check_kwargs(params->template_kwargs, error);
-}
-
-/* --- Values ---------------------------------------------------------------------------------- */
-
-static void set(struct rp_chat_values *values, struct rp_chat_value *dict, const char *key,
-                struct rp_chat_value *item) {
-    rp_chat_dict_set(values, dict, key, strlen(key), item);
-}
-
-static void set_text(struct rp_chat_values *values, struct rp_chat_value *dict, const char *key,
-                     const json_t *text) {
-    if (json_is_string(text))
-        set(values, dict, key,
-            rp_chat_string(values, json_string_value(text), json_string_length(text)));
-}
-
-static const json_t *part_text(const json_t *part) {
-    const json_t *text = json_object_get(part, "text");
-    return json_is_string(text) ? text : json_object_get(part, "refusal");
-}
-
-/* Joins parts with newlines, as other servers do for templates that expect strings. */
-static struct rp_chat_value *join_parts(struct rp_chat_values *values, const json_t *parts) {
-    struct rp_buffer text = {.data = NULL};
-    size_t i;
-    json_t *part;
-    json_array_foreach((json_t *)parts, i, part) {
-        const json_t *piece = part_text(part);
-        if (i)
-            rp_buffer_puts(&text, "\n");
-        rp_buffer_append(&text, json_string_value(piece), json_string_length(piece));
-    }
-    struct rp_chat_value *value =
-        text.failed ? NULL : rp_chat_string(values, text.len ? text.data : "", text.len);
-    rp_buffer_deinit(&text);
-    return value;
-}
-
-static struct rp_chat_value *list_parts(struct rp_chat_values *values, const json_t *parts) {
-    struct rp_chat_value *list = rp_chat_list(values);
-    size_t i;
-    json_t *part;
-    json_array_foreach((json_t *)parts, i, part) {
-        struct rp_chat_value *dict = rp_chat_dict(values);
-        set(values, dict, "type", rp_chat_string(values, "text", 4));
-        set_text(values, dict, "text", part_text(part));
-        rp_chat_list_add(values, list, dict);
-    }
-    return list;
-}
-
-static struct rp_chat_value *make_content(struct rp_chat_values *values, json_t *message,
-                                          bool as_parts) {
-    json_t *content = rp_params_get(message, "content");
-    if (!content)
-        return rp_chat_none(values);
-    if (!json_is_array(content))
-        return rp_chat_values_from_json(values, content);
-    return as_parts ? list_parts(values, content) : join_parts(values, content);
-}
-
-/* Templates access individual arguments; clients send them as a JSON string. */
-static struct rp_chat_value *make_arguments(struct rp_chat_values *values,
-                                            const json_t *arguments) {
-    struct rp_http_limits limits;
-    struct rp_http_error error;
-    if (!arguments)
-        return rp_chat_dict(values);
-    if (!json_is_string(arguments) || json_string_length(arguments) > ARGUMENTS_BYTES)
-        return rp_chat_values_from_json(values, arguments);
-    rp_http_limits_init(&limits);
-    json_t *tree = rp_json_body_parse(json_string_value(arguments), json_string_length(arguments),
-                                      &limits, &error);
-    struct rp_chat_value *value = rp_chat_values_from_json(values, tree ? tree : arguments);
-    json_decref(tree);
-    return value;
-}
-
-static struct rp_chat_value *make_tool_calls(struct rp_chat_values *values, const json_t *calls) {
-    struct rp_chat_value *list = rp_chat_list(values);
-    size_t i;
-    json_t *call;
-    json_array_foreach((json_t *)calls, i, call) {
-        const json_t *function = json_object_get(call, "function");
-        struct rp_chat_value *dict = rp_chat_dict(values), *inner = rp_chat_dict(values);
-        set_text(values, dict, "id", json_object_get(call, "id"));
-        set(values, dict, "type", rp_chat_string(values, "function", 8));
-        set_text(values, inner, "name", json_object_get(function, "name"));
-        set(values, inner, "arguments",
-            make_arguments(values, json_object_get(function, "arguments")));
-        set(values, dict, "function", inner);
-        rp_chat_list_add(values, list, dict);
-    }
-    return list;
-}
-
-static struct rp_chat_value *make_message(struct rp_chat_values *values, json_t *message,
-                                          bool as_parts) {
-    static const char *const texts[] = {"name", "tool_call_id", "reasoning_content", "reasoning"};
-    struct rp_chat_value *dict = rp_chat_dict(values);
-    set_text(values, dict, "role", json_object_get(message, "role"));
-    set(values, dict, "content", make_content(values, message, as_parts));
-    for (size_t i = 0; i < RP_ARRAY_COUNT(texts); i++)
-        set_text(values, dict, texts[i], json_object_get(message, texts[i]));
-    const json_t *calls = json_object_get(message, "tool_calls");
-    if (json_array_size(calls))
-        set(values, dict, "tool_calls", make_tool_calls(values, calls));
-    return dict;
-}
-
-static struct rp_chat_value *make_variables(struct rp_chat_values *values,
-                                            const struct rp_completion_params *params,
-                                            bool as_parts) {
-    struct rp_chat_value *variables = rp_chat_dict(values), *messages = rp_chat_list(values);
-    const char *name;
-    json_t *item;
-    size_t i;
-    json_array_foreach(params->prompt, i, item)
-        rp_chat_list_add(values, messages, make_message(values, item, as_parts));
-    set(values, variables, "messages", messages);
-    set(values, variables, "add_generation_prompt",
-        rp_chat_bool(values, params->add_generation_prompt));
-    set(values, variables, "tools", rp_chat_none(values));
-    set(values, variables, "documents",
-        params->documents ? rp_chat_values_from_json(values, params->documents)
-                          : rp_chat_none(values));
-    if (params->reasoning_effort)
-        set(values, variables, "reasoning_effort",
-            rp_chat_string(values, params->reasoning_effort, strlen(params->reasoning_effort)));
-    json_object_foreach(params->template_kwargs, name, item)
-        set(values, variables, name, rp_chat_values_from_json(values, item));
-    return variables;
 }
 
 /* --- Rendering ------------------------------------------------------------------------------- */
@@ -377,7 +260,7 @@ static bool cut_after_message(const struct rp_completion_params *params,
     json_t *last = json_array_get(params->prompt, json_array_size(params->prompt) - 1);
     const json_t *content = json_object_get(last, "content");
     if (json_is_array(content))
-        content = part_text(json_array_get(content, json_array_size(content) - 1));
+        content = rp_chat_part_text(json_array_get(content, json_array_size(content) - 1));
     const char *text = json_string_value(content), *found = NULL;
     size_t len = json_string_length(content);
     while (len && is_space(*text)) {
@@ -415,9 +298,9 @@ static int answer(int status, const struct rp_error *err, struct rp_http_error *
     return status;
 }
 
-int rp_chat_prompt_make(const struct rp_completion_params *params,
-                        const struct rp_chat_templates *templates, size_t work,
-                        struct rp_chat_prompt *out, struct rp_http_error *error) {
+int rp_chat_prompt_make(const struct rp_completion_params *params, const struct rp_serving *serving,
+                        size_t work, struct rp_chat_prompt *out, struct rp_http_error *error) {
+    const struct rp_chat_templates *templates = serving->templates;
     const struct rp_chat_limits limits = {.steps = STEPS_BASE + STEPS_PER_WORK * (uint64_t)work,
                                           .output_bytes = OUTPUT_BYTES,
                                           .memory_bytes = RENDER_BYTES,
@@ -427,10 +310,9 @@ int rp_chat_prompt_make(const struct rp_completion_params *params,
     struct rp_chat_values *values = rp_chat_values_create(VALUES_BYTES);
     if (!values)
         return answer(RP_STATUS_NO_MEMORY, &err, error);
-    struct rp_chat_value *variables =
-        make_variables(values, params, rp_chat_templates_content_parts(templates));
-    int status = rp_chat_template_render(rp_chat_templates_pick(templates, false), templates,
-                                         values, variables, &limits, out, NULL, &err);
+    struct rp_chat_value *variables = rp_chat_variables(values, params, serving);
+    int status = rp_chat_template_render(rp_chat_templates_pick(templates, params->tools.count > 0),
+                                         templates, values, variables, &limits, out, NULL, &err);
     rp_chat_values_destroy(values);
     if (status != RP_OK)
         return answer(status, &err, error);

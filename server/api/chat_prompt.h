@@ -11,12 +11,11 @@
 
 /* False with *error, which names the field. *out_work: estimated cost of make, in bytes. */
 bool rp_chat_prompt_check(const struct rp_completion_params *params,
-                          const struct rp_chat_templates *templates, size_t *out_work,
+                          const struct rp_serving *serving, size_t *out_work,
                           struct rp_http_error *error);
 /* work: from check; the template's budget grows with it. RP_OK with *out, which the caller frees
  * with rp_chat_prompt_deinit; otherwise *error is filled. */
-int rp_chat_prompt_make(const struct rp_completion_params *params,
-                        const struct rp_chat_templates *templates, size_t work,
-                        struct rp_chat_prompt *out, struct rp_http_error *error);
+int rp_chat_prompt_make(const struct rp_completion_params *params, const struct rp_serving *serving,
+                        size_t work, struct rp_chat_prompt *out, struct rp_http_error *error);
 
 #endif

@@ -3,7 +3,6 @@
 #include "engine/engine.h"
 #include "server/api/completion_internal.h"
 #include "server/api/server_keys.h"
-#include "server/api/sse.h"
 #include "server/server_trace.h"
 
 #include <stdio.h>
@@ -25,7 +24,8 @@ void rp_completion_try_free(struct rp_completion *c) {
     rp_gauge_set(&server->metrics.completions, server->completion_count);
     for (uint32_t i = 0; i < c->choice_count; i++) {
         rp_grammar_row_close(c->choices[i].grammar);
-        rp_buffer_deinit(&c->choices[i].text);
+        rp_splitter_destroy(c->choices[i].splitter);
+        rp_answer_events_deinit(&c->choices[i].events);
         rp_token_log_deinit(&c->choices[i].log);
         rp_token_log_deinit(&c->choices[i].prompt_log);
         rp_token_ids_deinit(&c->choices[i].ids);
@@ -36,10 +36,10 @@ void rp_completion_try_free(struct rp_completion *c) {
     rp_grammar_entry_release(server->grammars, c->grammar);
     json_decref(c->root);
     rp_params_deinit(&c->params);
-    rp_buffer_deinit(&c->head);
-    rp_buffer_deinit(&c->out);
+    rp_answer_close(&c->answer);
     rp_buffer_deinit(&c->more);
     rp_buffer_deinit(&c->detok_text);
+    rp_buffer_deinit(&c->passed_text);
     rp_buffer_deinit(&c->logprobs);
     rp_buffer_deinit(&c->prompt_logprobs);
     rp_free(c);
@@ -77,8 +77,8 @@ void rp_completion_fail(struct rp_completion *c, const struct rp_http_error *err
         rp_conn_reply_error(rp_completion_let_go(c), error);
         return;
     }
-    rp_buffer_clear(&c->out);
-    rp_sse_error(&c->out, error);
+    rp_buffer_clear(&c->answer.out);
+    c->answer.api->error(&c->answer, error);
     if (rp_completion_send_out(c)) {
         rp_server_trace_answered(c, error->status);
         rp_conn_stream_end(rp_completion_let_go(c));
@@ -119,10 +119,15 @@ static void note_stop(struct rp_completion *c, struct rp_choice *choice, int32_t
         choice->stop_token = token;
 }
 
+/* As OpenAI's: an answer that was to call one named tool has "stop". */
+static const char *stop_reason(const struct rp_completion *c, const struct rp_choice *choice) {
+    return choice->calls && !c->params.tools.named ? "tool_calls" : "stop";
+}
+
 /* The answer of a choice is complete. False: the client is gone. */
-static bool end_choice(struct rp_completion *c, struct rp_choice *choice, const char *reason) {
+static bool end_choice(struct rp_completion *c, struct rp_choice *choice, bool cut) {
     rp_choice_end_text(c, choice);
-    choice->finish_reason = choice->match.found >= 0 ? "stop" : reason;
+    choice->finish_reason = cut && choice->match.found < 0 ? "length" : stop_reason(c, choice);
     if (choice->match.found >= 0)
         choice->stop_token = -1;
     return !c->params.stream || rp_completion_send_chunk(c, choice);
@@ -138,7 +143,7 @@ static void fail_dead_end(struct rp_completion *c) {
 static void end_by_grammar(struct rp_completion *c, struct rp_choice *choice,
                            enum rp_grammar_row_status status) {
     if (status == RP_GRAMMAR_ROW_DONE)
-        end_choice(c, choice, "stop");
+        end_choice(c, choice, false);
     else if (status == RP_GRAMMAR_ROW_DEAD_END)
         fail_dead_end(c);
     else if (status == RP_GRAMMAR_ROW_TOO_COMPLEX)
@@ -168,13 +173,17 @@ static void on_token(struct rp_completion *c, struct rp_choice *choice,
     bool last = event->is_stop || choice->tokens >= choice->request.max_tokens;
     if (event->is_stop)
         note_stop(c, choice, event->token);
+    if (event->is_stop && choice->splitter && !c->params.include_stop)
+        rp_choice_split_stop(c, choice, event->token);
     if (!event->is_stop || c->params.include_stop) {
         if (rp_choice_take_token(c, choice, event, &ended) != RP_OK) {
             rp_completion_fail_text(c, 503, "overloaded", "out of memory");
             return;
         }
         if (ended) {
-            choice->finish_reason = "stop";
+            if (choice->splitter)
+                rp_choice_end_text(c, choice);
+            choice->finish_reason = stop_reason(c, choice);
             atomic_store_explicit(&choice->request.cancelled, true, memory_order_relaxed);
             rp_engine_notify(c->server->serving.engine);
             last = false;
@@ -205,7 +214,7 @@ static void count_closed(struct rp_completion *c, struct rp_choice *choice, uint
             .last_token_ns = choice->last_token_ns,
             .tokens = choice->tokens,
             .choices = choice->request.choice == 0 ? (uint32_t)c->params.n : 0,
-            .outcome = choice->finish_reason && strcmp(choice->finish_reason, "stop") == 0
+            .outcome = choice->finish_reason && strcmp(choice->finish_reason, "length") != 0
                            ? RP_OUTCOME_STOP
                            : outcomes[reason]});
 }
@@ -222,7 +231,7 @@ static void on_closed(struct rp_completion *c, struct rp_choice *choice, uint8_t
         end_by_grammar(c, choice, grammar);
     } else if (c->conn && !choice->finish_reason) {
         if (reason == RP_FINISH_STOP || reason == RP_FINISH_LENGTH)
-            end_choice(c, choice, reason == RP_FINISH_STOP ? "stop" : "length");
+            end_choice(c, choice, reason == RP_FINISH_LENGTH);
         else if (reason == RP_FINISH_NUMERIC)
             rp_completion_fail_text(
                 c, 500, "numerical_error",
@@ -261,6 +270,17 @@ void rp_completion_event(struct rp_server *server, const struct rp_event *event)
         on_closed(c, choice, event->finish_reason);
     c->holds--;
     rp_completion_try_free(c);
+}
+
+void rp_completion_tick(struct rp_server *server) {
+    struct rp_completion *next;
+    for (struct rp_completion *c = server->completions; c; c = next) {
+        next = c->next;
+        c->holds++;
+        rp_completion_keep_alive(c);
+        c->holds--;
+        rp_completion_try_free(c);
+    }
 }
 
 void rp_completion_fail_all(struct rp_server *server, const struct rp_http_error *error) {

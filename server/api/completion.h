@@ -20,6 +20,8 @@ struct rp_completion;
 /* Takes ownership of root and *params (also when it answers with an error). */
 void rp_completion_start(struct rp_conn *conn, json_t *root, struct rp_completion_params *params);
 void rp_completion_event(struct rp_server *server, const struct rp_event *event);
+/* Called at every tick. */
+void rp_completion_tick(struct rp_server *server);
 /* Fails all completions with this error, as on shutdown. */
 void rp_completion_fail_all(struct rp_server *server, const struct rp_http_error *error);
 

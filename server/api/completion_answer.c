@@ -4,7 +4,6 @@
 #include "metrics/tick.h"
 #include "server/api/completion_internal.h"
 #include "server/api/completion_profile.h"
-#include "server/api/sse.h"
 #include "server/server_trace.h"
 
 #include <math.h>
@@ -18,10 +17,14 @@ struct rp_conn *rp_completion_let_go(struct rp_completion *c) {
 }
 
 bool rp_completion_send_out(struct rp_completion *c) {
-    bool sent = c->conn && !c->out.failed && rp_conn_stream_write(c->conn, c->out.data, c->out.len);
-    c->sent_bytes += sent ? c->out.len : 0;
+    struct rp_buffer *out = &c->answer.out;
+    if (c->conn && !out->failed && out->len == 0)
+        return true; /* an empty chunk would end the body */
+    bool sent = c->conn && !out->failed && rp_conn_stream_write(c->conn, out->data, out->len);
+    c->sent_bytes += sent ? out->len : 0;
+    c->output_ns = rp_tick_ns();
     if (sent)
-        rp_buffer_clear(&c->out);
+        rp_buffer_clear(out);
     else if (c->conn)
         rp_conn_close(c->conn);
     return sent;
@@ -88,28 +91,26 @@ static const struct rp_buffer *write_logprobs(struct rp_completion *c, struct rp
         return NULL;
     if (c->params.stream && !echo && choice->log.sent == choice->log.ready)
         return NULL; /* a chunk without tokens */
-    if (c->params.api == RP_API_CHAT)
-        rp_token_log_chat(&choice->log, &style, &c->logprobs);
-    else
-        rp_token_log_completion(echo ? prompt_log(c, choice) : NULL, &choice->log, &style,
-                                &c->logprobs);
+    c->answer.api->logprobs(echo ? prompt_log(c, choice) : NULL, &choice->log, &style,
+                            &c->logprobs);
     return &c->logprobs;
 }
 
-static struct rp_sse_choice describe(struct rp_completion *c, struct rp_choice *choice) {
+static struct rp_answer_choice describe(struct rp_completion *c, struct rp_choice *choice) {
     uint32_t index = (uint32_t)(choice - c->choices);
-    struct rp_sse_choice out = {.index = index / c->per_prompt * (uint32_t)c->params.n +
-                                         index % c->per_prompt,
-                                .first = !choice->begun,
-                                .text = choice->text.data,
-                                .text_len = choice->text.len,
-                                .finish_reason = choice->finish_reason,
-                                .stop_token = choice->stop_token,
-                                .token_ids = c->params.return_token_ids ? &choice->ids : NULL,
-                                .prompt_ids = c->params.return_token_ids && !choice->begun
-                                                  ? &c->items[index / c->per_prompt].ids
-                                                  : NULL,
-                                .logprobs = write_logprobs(c, choice)};
+    struct rp_answer_choice out = {
+        .index = index / c->per_prompt * (uint32_t)c->params.n + index % c->per_prompt,
+        .first = !choice->begun,
+        .held = choice->splitter && !choice->finish_reason && rp_answer_count(&choice->events) == 0,
+        .events = &choice->events,
+        .finish_reason = choice->finish_reason,
+        .stop_token = choice->stop_token,
+        .token_ids = c->params.return_token_ids ? &choice->ids : NULL,
+        .prompt_ids = c->params.return_token_ids && !choice->begun
+                          ? &c->items[index / c->per_prompt].ids
+                          : NULL,
+        .logprobs = write_logprobs(c, choice)};
+    c->answer.out.failed = c->answer.out.failed || rp_answer_events_failed(&choice->events);
     if (choice->match.found >= 0) {
         out.stop_string = c->params.stop.strings[choice->match.found].bytes;
         out.stop_string_len = c->params.stop.strings[choice->match.found].len;
@@ -119,11 +120,13 @@ static struct rp_sse_choice describe(struct rp_completion *c, struct rp_choice *
 
 /* --- Streams --------------------------------------------------------------------------------- */
 
-static void sum_tokens(const struct rp_completion *c, struct rp_sse_tokens *tokens) {
+static void sum_tokens(const struct rp_completion *c, struct rp_answer_usage *tokens) {
     memset(tokens, 0, sizeof *tokens);
+    tokens->first_token_ns = c->choices[0].record.first_token_ns;
     for (uint32_t i = 0; i < c->choice_count; i++) {
         const struct rp_choice *choice = &c->choices[i];
         tokens->completion += choice->tokens;
+        tokens->reasoning += choice->reasoning_tokens;
         if (i % c->per_prompt)
             continue; /* a prompt counts once, regardless of its number of answers */
         tokens->prompt += choice->request.prompt_count;
@@ -131,43 +134,71 @@ static void sum_tokens(const struct rp_completion *c, struct rp_sse_tokens *toke
     }
 }
 
+/* False: the client is gone. */
+static bool begin_stream(struct rp_completion *c, const struct rp_answer_usage *usage) {
+    const struct rp_answer_api *api = c->answer.api;
+    const char *extra = rp_completion_timing_header(c, &c->more);
+    c->streaming = true;
+    c->status = 200;
+    bool begun = api->content_type ? rp_conn_body_begin(c->conn, 200, api->content_type, extra)
+                                   : rp_conn_stream_begin(c->conn, extra);
+    rp_buffer_clear(&c->more);
+    if (!begun)
+        return false;
+    c->conn->sent = on_sent;
+    if (api->begin)
+        api->begin(&c->answer, usage);
+    return true;
+}
+
+void rp_completion_keep_alive(struct rp_completion *c) {
+    uint64_t limit_ns = (uint64_t)c->server->config.limits.keep_alive_ms * 1000000u;
+    const char *text = c->answer.api->keep_alive;
+    if (!text || !c->params.stream || !c->conn || !c->open_count ||
+        rp_tick_ns() - c->output_ns < limit_ns)
+        return;
+    /* How much of the prompt is cached is known only when it is admitted. */
+    struct rp_answer_usage usage = {.prompt = c->choices[0].request.prompt_count};
+    if (!c->streaming && !begin_stream(c, &usage))
+        return;
+    rp_buffer_puts(&c->answer.out, text);
+    rp_completion_send_out(c);
+}
+
+/* While the beginning of a tool call is held back, its tokens give no chunk. */
+static bool has_news(const struct rp_completion *c, const struct rp_choice *choice) {
+    return !choice->splitter || choice->finish_reason || choice->ids.count ||
+           rp_answer_count(&choice->events) || choice->log.sent < choice->log.ready ||
+           c->params.continuous_usage;
+}
+
 bool rp_completion_send_chunk(struct rp_completion *c, struct rp_choice *choice) {
-    struct rp_sse_choice described = describe(c, choice);
-    struct rp_sse_tokens tokens = {.prompt = choice->request.prompt_count,
-                                   .completion = choice->tokens};
-    enum rp_sse_usage usage = c->params.continuous_usage ? RP_SSE_USAGE_RUNNING
-                              : c->params.include_usage  ? RP_SSE_USAGE_NULL
-                                                         : RP_SSE_USAGE_NONE;
-    if (!c->streaming) {
-        c->streaming = true;
-        c->status = 200;
-        bool begun = rp_conn_stream_begin(c->conn, rp_completion_timing_header(c, &c->more));
-        rp_buffer_clear(&c->more);
-        if (!begun)
-            return false;
-        c->conn->sent = on_sent;
-    }
-    rp_sse_chunk(&c->out, c->params.api, &c->head, &described, usage, &tokens, NULL);
-    rp_buffer_clear(&choice->text);
+    if (!has_news(c, choice))
+        return true;
+    struct rp_answer_choice described = describe(c, choice); /* marks log-probabilities as sent */
+    struct rp_answer_usage usage = {.prompt = choice->request.prompt_count,
+                                    .completion = choice->tokens,
+                                    .cached = choice->request.cached_tokens,
+                                    .first_token_ns = choice->record.first_token_ns};
+    if (!c->streaming && !begin_stream(c, &usage))
+        return false;
+    c->answer.api->part(&c->answer, &described, &usage);
+    rp_answer_events_clear(&choice->events);
     choice->ids.count = 0;
     choice->begun = true;
-    size_t bytes = c->out.len;
+    size_t bytes = c->answer.out.len;
     uint64_t number = c->conn->fill_number;
     if (!rp_completion_send_out(c))
         return false;
+    if (bytes == 0)
+        return true; /* its tokens count with the next part */
     note_handed(c, choice, number);
     rp_server_trace_written(c, choice, bytes);
     return true;
 }
 
-static void finish_stream(struct rp_completion *c, const struct rp_sse_tokens *tokens) {
-    enum rp_sse_usage usage = c->params.include_usage ? RP_SSE_USAGE_FINAL : RP_SSE_USAGE_NONE;
-    if (usage == RP_SSE_USAGE_FINAL || c->more.len) {
-        rp_sse_chunk(&c->out, c->params.api, &c->head, NULL, usage, tokens, &c->more);
-        if (!rp_completion_send_out(c))
-            return;
-    }
-    rp_buffer_puts(&c->out, "data: [DONE]\n\n");
+static void finish_stream(struct rp_completion *c, const struct rp_answer_usage *usage) {
+    c->answer.api->end(&c->answer, usage, &c->more);
     if (rp_completion_send_out(c)) {
         rp_server_trace_answered(c, 200);
         rp_conn_stream_end(rp_completion_let_go(c));
@@ -198,7 +229,7 @@ static void write_prompt_logprobs(struct rp_completion *c, const struct rp_choic
 
 static void write_prompt_choices(struct rp_completion *c, uint32_t prompt) {
     struct rp_choice *first = &c->choices[prompt * c->per_prompt], *ordered[RP_CHOICES_MAX];
-    bool shown = c->params.prompt_logprobs >= 0 && c->params.api == RP_API_COMPLETIONS;
+    bool shown = c->params.prompt_logprobs >= 0 && c->answer.api->prompt_logprobs_in_choice;
     for (uint32_t i = 0; i < c->per_prompt; i++)
         ordered[i] = &first[i];
     if (c->params.best_of > c->params.n)
@@ -207,47 +238,49 @@ static void write_prompt_choices(struct rp_completion *c, uint32_t prompt) {
     if (shown)
         write_prompt_logprobs(c, first);
     for (uint32_t i = 0; i < (uint32_t)c->params.n; i++) {
-        struct rp_sse_choice described = describe(c, ordered[i]);
+        struct rp_answer_choice described = describe(c, ordered[i]);
         described.index = prompt * (uint32_t)c->params.n + i;
         described.prompt_logprobs = shown ? &c->prompt_logprobs : NULL;
-        rp_sse_whole_choice(&c->out, c->params.api, &described);
+        c->answer.api->whole_choice(&c->answer, &described);
     }
 }
 
-static void finish_whole(struct rp_completion *c, const struct rp_sse_tokens *tokens) {
-    rp_sse_whole_begin(&c->out, &c->head);
+static void finish_whole(struct rp_completion *c, const struct rp_answer_usage *usage) {
+    const struct rp_answer_api *api = c->answer.api;
+    struct rp_buffer *out = &c->answer.out;
+    api->whole_begin(&c->answer);
     for (uint32_t i = 0; i < c->prompt_count; i++)
         write_prompt_choices(c, i);
-    if (c->params.prompt_logprobs >= 0 && c->params.api == RP_API_CHAT) {
+    if (c->params.prompt_logprobs >= 0 && !api->prompt_logprobs_in_choice) {
         write_prompt_logprobs(c, &c->choices[0]);
         rp_buffer_puts(&c->more, ",\"prompt_logprobs\":");
         rp_buffer_append(&c->more, c->prompt_logprobs.data, c->prompt_logprobs.len);
     }
-    rp_sse_whole_end(&c->out, tokens, &c->more);
+    api->whole_end(&c->answer, usage, &c->more);
     rp_buffer_clear(&c->more);
     const char *extra = rp_completion_timing_header(c, &c->more);
-    if (c->out.failed || c->more.failed || c->prompt_logprobs.failed) {
+    if (out->failed || c->more.failed || c->prompt_logprobs.failed) {
         rp_completion_fail_text(c, 503, "overloaded", "out of memory");
         return;
     }
     rp_completion_answered(c, 200, NULL);
     rp_completion_log(c);
-    c->sent_bytes = c->out.len;
+    c->sent_bytes = out->len;
     rp_server_trace_answered(c, 200);
-    rp_conn_reply(rp_completion_let_go(c), 200, "application/json", extra, c->out.data, c->out.len);
+    rp_conn_reply(rp_completion_let_go(c), 200, "application/json", extra, out->data, out->len);
 }
 
 void rp_completion_finish(struct rp_completion *c) {
-    struct rp_sse_tokens tokens;
+    struct rp_answer_usage usage;
     if (rp_completion_profile_start(c, rp_completion_finish))
         return;
-    sum_tokens(c, &tokens);
+    sum_tokens(c, &usage);
     rp_completion_timing(c, &c->more);
     if (!c->params.stream) {
-        finish_whole(c, &tokens);
+        finish_whole(c, &usage);
         return;
     }
     rp_completion_answered(c, 200, NULL);
     rp_completion_log(c);
-    finish_stream(c, &tokens);
+    finish_stream(c, &usage);
 }

@@ -48,7 +48,10 @@ void rp_completion_log(struct rp_completion *c) {
     for (uint32_t i = 0; i < c->choice_count; i++) {
         struct rp_choice *choice = &c->choices[i];
         struct rp_request_record *record = &choice->record;
-        record->stop_string = choice->match.found >= 0 && record->engine_id;
+        record->reasoning_tokens = choice->reasoning_tokens;
+        record->tool_calls = choice->calls;
+        record->stop_string =
+            (choice->match.found >= 0 || choice->calls_ended) && record->engine_id;
         record->status = c->status;
         record->client_left = c->left;
         record->stall_ns = c->stall_ns;

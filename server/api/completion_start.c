@@ -5,7 +5,6 @@
 #include "server/api/bad_words.h"
 #include "server/api/completion_internal.h"
 #include "server/api/server_keys.h"
-#include "server/api/sse.h"
 #include "server/server_trace.h"
 
 #include <stdio.h>
@@ -28,9 +27,9 @@ static const char *prompt_field(const struct rp_completion *c) {
     return c->params.api == RP_API_CHAT ? "messages" : "prompt";
 }
 
-/* The request's max_tokens for the engine, which generates at least one token. */
+/* The tokens that the context must have room for; the engine generates at least one. */
 static uint64_t tokens_wanted(const struct rp_completion *c) {
-    return (uint64_t)RP_MAX(c->params.max_tokens, 1);
+    return c->params.limit_to_context ? 1 : (uint64_t)RP_MAX(c->params.max_tokens, 1);
 }
 
 /* With a non-causal mask a prompt must fit in one step; with prompt_logprobs its logit rows must,
@@ -67,13 +66,14 @@ static bool check_length(struct rp_completion *c, uint64_t count, struct rp_http
         return rp_http_error_set(error, 400, prompt_field(c), "invalid_value",
                                  "the prompt has no tokens");
     if (count + max_tokens > longest)
-        return rp_http_error_set(error, 400, count >= longest ? prompt_field(c) : "max_tokens",
-                                 "context_length_exceeded",
-                                 "this model's context is %u tokens, the request asks for %llu "
-                                 "(%llu in the prompt, %llu "
-                                 "for the completion): shorten the prompt or lower max_tokens",
-                                 longest, (unsigned long long)(count + max_tokens),
-                                 (unsigned long long)count, (unsigned long long)max_tokens);
+        return rp_http_error_set(
+            error, 400, count >= longest ? prompt_field(c) : "max_tokens",
+            "context_length_exceeded",
+            "this model's maximum context length is %u tokens, the request asks for %llu "
+            "(%llu in the prompt, %llu "
+            "for the completion): shorten the prompt or lower max_tokens",
+            longest, (unsigned long long)(count + max_tokens), (unsigned long long)count,
+            (unsigned long long)max_tokens);
     if (!check_whole(c, count, error))
         return false;
     if (prompt_only ? !rp_engine_prompt_fits(engine, (uint32_t)count)
@@ -90,9 +90,11 @@ static bool check_item(struct rp_completion *c, const struct rp_text_item *item,
                        struct rp_http_error *error) {
     const struct rp_serving *serving = &c->server->serving;
     if (item->status == RP_STATUS_RANGE)
-        return rp_http_error_set(error, 400, prompt_field(c), "context_length_exceeded",
-                                 "this model's context is %u tokens, the prompt alone has more",
-                                 rp_engine_max_model_len(serving->engine));
+        return rp_http_error_set(
+            error, 400, prompt_field(c), "context_length_exceeded",
+            "this model's maximum context length is %u tokens, the prompt alone "
+            "has more",
+            rp_engine_max_model_len(serving->engine));
     if (item->status == RP_STATUS_NO_MEMORY)
         return rp_http_error_set(error, 503, NULL, "overloaded", "out of memory");
     if (item->status != RP_OK)
@@ -108,9 +110,11 @@ static bool check_item(struct rp_completion *c, const struct rp_text_item *item,
 
 /* max_tokens, or as many as the context has room for after the prompt. */
 static uint32_t settle_max_tokens(const struct rp_completion *c, uint32_t prompt_count) {
-    return c->params.max_tokens >= 0
-               ? (uint32_t)tokens_wanted(c)
-               : rp_engine_output_max(c->server->serving.engine, prompt_count);
+    uint32_t most = rp_engine_output_max(c->server->serving.engine, prompt_count);
+    int64_t asked = c->params.max_tokens;
+    if (asked < 0 || (c->params.limit_to_context && asked > (int64_t)most))
+        return most;
+    return (uint32_t)RP_MAX(asked, 1);
 }
 
 /* Each answer to a prompt has its own seed; the first one uses the client's. */
@@ -208,7 +212,8 @@ static bool fill_request(struct rp_completion *c, uint32_t index) {
     if (params->api == RP_API_COMPLETIONS &&
         rp_detokenizer_follow(&choice->detok, request->prompt, request->prompt_count) != RP_OK)
         return false;
-    return rp_choice_echo(c, choice) && open_grammar(c, choice);
+    return rp_choice_echo(c, choice) && rp_choice_open_splitter(c, choice) &&
+           open_grammar(c, choice);
 }
 
 static void submit(struct rp_completion *c) {
@@ -278,6 +283,7 @@ static void drop_texts(struct rp_completion *c) {
     json_decref(c->root);
     c->root = c->params.prompt = c->params.bad_words = NULL;
     c->params.documents = c->params.template_kwargs = NULL;
+    c->params.enable_thinking = NULL;
     c->params.cache_salt = c->params.reasoning_effort = NULL;
 }
 
@@ -368,16 +374,17 @@ static bool read_texts(struct rp_completion *c, struct rp_http_error *error) {
 }
 
 /* Runs on the thread that tokenizes. */
-static void compile_grammar(void *ctx) {
-    struct rp_completion *c = ctx;
-    c->grammar = rp_grammar_compile(c->server->grammars, &c->params.grammar, &c->grammar_error);
-}
+static void compile_grammar(void *ctx) { rp_completion_make_grammar(ctx); }
 
 /* Runs on the thread that tokenizes. */
 static int make_chat(struct rp_text_item *item) {
     struct rp_completion *c = item->ctx;
-    int status = rp_chat_prompt_make(&c->params, c->server->serving.templates, item->len, &c->chat,
-                                     &c->chat_error);
+    const struct rp_serving *serving = &c->server->serving;
+    int status = rp_chat_prompt_make(&c->params, serving, item->len, &c->chat, &c->chat_error);
+    if (status == RP_OK && serving->dialect)
+        c->start = rp_dialect_start(serving->dialect, c->chat.spans, c->chat.span_count);
+    if (status == RP_OK)
+        rp_completion_make_grammar(c);
     item->spans = c->chat.spans;
     item->span_count = c->chat.span_count;
     return status;
@@ -385,9 +392,15 @@ static int make_chat(struct rp_text_item *item) {
 
 static bool read_chat(struct rp_completion *c, struct rp_http_error *error) {
     struct rp_text_item *item = &c->items[0];
+    json_t *message;
+    size_t i;
     item->make = make_chat;
     item->ctx = c;
-    return rp_chat_prompt_check(&c->params, c->server->serving.templates, &item->len, error);
+    if (!rp_chat_prompt_check(&c->params, &c->server->serving, &item->len, error))
+        return false;
+    json_array_foreach(c->params.prompt, i, message) c->earlier_calls +=
+        (uint32_t)json_array_size(json_object_get(message, "tool_calls"));
+    return true;
 }
 
 static bool read_prompts(struct rp_completion *c, struct rp_http_error *error) {
@@ -415,7 +428,7 @@ static struct rp_completion *create(struct rp_conn *conn, json_t *root, uint32_t
     struct rp_server *server = conn->server;
     uint32_t per_prompt = (uint32_t)params->best_of, count = prompts * per_prompt;
     struct rp_completion *c = rp_calloc(1, sizeof *c + count * sizeof c->choices[0]);
-    char id[17], full_id[32];
+    char id[17];
     if (!c)
         return NULL;
     c->server = server;
@@ -435,15 +448,18 @@ static struct rp_completion *create(struct rp_conn *conn, json_t *root, uint32_t
         c->choices[i].stop_token = -1;
     }
     rp_server_new_id(server, id);
-    snprintf(full_id, sizeof full_id, "%s%s", rp_sse_id_prefix(params->api), id);
-    rp_sse_head(&c->head, params->api, params->stream, full_id, (int64_t)time(NULL),
-                server->serving.model_name);
-    if (c->head.failed) {
-        rp_buffer_deinit(&c->head);
+    snprintf(c->answer.id, sizeof c->answer.id, "%s%s", params->answers->id_prefix, id);
+    c->output_ns = rp_tick_ns();
+    c->answer.created = (int64_t)time(NULL);
+    c->answer.model = server->serving.model_name;
+    c->answer.server = server;
+    c->answer.owner = rp_server_key_salt(server, conn->key_index);
+    if (!rp_answer_open(&c->answer, root, params)) {
+        rp_answer_close(&c->answer);
         rp_free(c);
         return NULL;
     }
-    rp_completion_record_begin(c, full_id);
+    rp_completion_record_begin(c, c->answer.id);
     c->next = server->completions;
     if (server->completions)
         server->completions->prev = c;
@@ -483,7 +499,9 @@ void rp_completion_start(struct rp_conn *conn, json_t *root, struct rp_completio
     c->job.item_count = count;
     c->job.flags = c->params.add_special_tokens ? RP_ENCODE_ADD_SPECIAL : 0;
     c->job.limit = rp_engine_max_model_len(conn->server->serving.engine);
-    c->job.prepare = c->params.grammar.kind == RP_GRAMMAR_NONE ? NULL : compile_grammar;
+    /* A chat's grammar follows from its rendered prompt (make_chat). */
+    if (c->params.api == RP_API_COMPLETIONS && c->params.grammar.kind != RP_GRAMMAR_NONE)
+        c->job.prepare = compile_grammar;
     c->job.done = on_tokenized;
     c->job.ctx = c;
     c->text_ns = rp_tick_ns();

@@ -53,60 +53,84 @@ bool rp_choice_echo(struct rp_completion *c, struct rp_choice *choice) {
         add_prompt_token(c, choice, choice->request.prompt[0], NULL);
     if (!c->params.echo)
         return true;
-    if (!append_prompt(c, choice, &c->items[index / c->per_prompt], &choice->text))
+    rp_buffer_clear(&c->passed_text);
+    if (!append_prompt(c, choice, &c->items[index / c->per_prompt], &c->passed_text))
         return false;
-    choice->text_chars = count_chars(choice->text.data, choice->text.len);
-    return true;
+    rp_answer_add(&choice->events, RP_ANSWER_TEXT, c->passed_text.data, c->passed_text.len);
+    choice->text_chars = count_chars(c->passed_text.data, c->passed_text.len);
+    return !rp_answer_events_failed(&choice->events);
 }
 
 /* --- The answer ------------------------------------------------------------------------------ */
 
-static void append_stop(struct rp_completion *c, struct rp_choice *choice) {
-    const struct rp_stop_string *stop = &c->params.stop.strings[choice->match.found];
-    if (!c->params.include_stop)
-        return;
-    rp_buffer_append(&choice->text, stop->bytes, stop->len);
-    choice->passed_bytes += stop->len;
+void rp_choice_add_text(struct rp_completion *c, struct rp_choice *choice, const char *text,
+                        size_t len) {
+    size_t held = choice->match.held_len;
+    bool ended = false;
+    rp_buffer_clear(&c->passed_text);
+    if (choice->tokens <= c->params.min_tokens)
+        rp_buffer_append(&c->passed_text, text, len);
+    else
+        ended = rp_stop_match_push(&choice->match, text, len, &c->passed_text);
+    choice->passed_bytes = choice->text_bytes - (held + len - c->passed_text.len);
+    if (ended && c->params.include_stop) {
+        const struct rp_stop_string *stop = &c->params.stop.strings[choice->match.found];
+        rp_buffer_append(&c->passed_text, stop->bytes, stop->len);
+        choice->passed_bytes += stop->len;
+    }
+    rp_answer_add(&choice->events, RP_ANSWER_TEXT, c->passed_text.data, c->passed_text.len);
 }
 
-/* Passes the detokenized text through stop string matching. True: the text has ended. */
-static bool take_text(struct rp_completion *c, struct rp_choice *choice) {
-    size_t before = choice->text.len, len = c->detok_text.len;
-    const char *text = c->detok_text.data;
-    bool ended = false;
-    choice->text_bytes += len;
-    choice->text_chars += count_chars(text, len);
-    if (choice->tokens <= c->params.min_tokens)
-        rp_buffer_append(&choice->text, text, len);
-    else
-        ended = rp_stop_match_push(&choice->match, text, len, &choice->text);
+/* Adds the detokenized text. */
+static void take_text(struct rp_completion *c, struct rp_choice *choice) {
+    choice->text_bytes += c->detok_text.len;
+    choice->text_chars += count_chars(c->detok_text.data, c->detok_text.len);
+    rp_choice_add_text(c, choice, c->detok_text.data, c->detok_text.len);
     rp_buffer_clear(&c->detok_text);
-    choice->passed_bytes += choice->text.len - before;
-    if (ended)
-        append_stop(c, choice);
-    if (ended)
+}
+
+/* Log-probabilities of text that is certain may be sent. */
+static void settle_log(struct rp_choice *choice) {
+    if (choice->match.found >= 0)
         rp_token_log_cut(&choice->log, choice->passed_bytes);
     else
         rp_token_log_release(&choice->log, choice->passed_bytes);
-    return ended;
 }
 
 int rp_choice_take_token(struct rp_completion *c, struct rp_choice *choice,
                          const struct rp_event *event, bool *out_ended) {
+    int status;
     if (c->params.logprobs >= 0 && choice->grammar)
         choice->log.allowed = rp_grammar_row_allowed(choice->grammar);
     if (c->params.logprobs >= 0)
         rp_token_log_add(&choice->log, event->token, event, choice->text_bytes, choice->text_chars);
-    int status = rp_detokenizer_push(&choice->detok, event->token, &c->detok_text);
-    *out_ended = status == RP_OK && take_text(c, choice);
-    if (status != RP_OK || choice->text.failed || choice->log.entries.failed)
+    if (choice->splitter) {
+        status = rp_choice_split_token(c, choice, event->token, out_ended);
+    } else {
+        status = rp_detokenizer_push(&choice->detok, event->token, &c->detok_text);
+        if (status == RP_OK)
+            take_text(c, choice);
+        *out_ended = choice->match.found >= 0;
+    }
+    settle_log(choice);
+    if (status != RP_OK || rp_answer_events_failed(&choice->events) || c->passed_text.failed ||
+        choice->log.entries.failed)
         return RP_STATUS_NO_MEMORY;
     return RP_OK;
 }
 
 void rp_choice_end_text(struct rp_completion *c, struct rp_choice *choice) {
-    if (rp_detokenizer_finish(&choice->detok, &c->detok_text) == RP_OK && take_text(c, choice))
-        return;
-    rp_stop_match_finish(&choice->match, &choice->text);
-    rp_token_log_release_all(&choice->log);
+    if (choice->splitter) {
+        rp_choice_split_end(c, choice);
+    } else {
+        if (rp_detokenizer_finish(&choice->detok, &c->detok_text) == RP_OK)
+            take_text(c, choice);
+        rp_buffer_clear(&c->passed_text);
+        rp_stop_match_finish(&choice->match, &c->passed_text);
+        rp_answer_add(&choice->events, RP_ANSWER_TEXT, c->passed_text.data, c->passed_text.len);
+    }
+    if (choice->match.found >= 0)
+        settle_log(choice);
+    else
+        rp_token_log_release_all(&choice->log);
 }

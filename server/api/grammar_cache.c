@@ -66,8 +66,9 @@ static int compile_choice(const struct rp_grammar_spec *spec, struct rp_grammar 
     return status;
 }
 
-static int compile(const struct rp_grammar_spec *spec, struct rp_grammar **out,
-                   struct rp_error *err) {
+static int compile(const struct rp_grammar_spec *spec, const struct rp_token_trie *trie,
+                   struct rp_grammar **out, struct rp_error *err) {
+    const struct rp_grammar_limits limits = {.trie = trie};
     switch (spec->kind) {
     case RP_GRAMMAR_JSON_OBJECT:
         return rp_grammar_compile_json_object(NULL, out, err);
@@ -77,6 +78,12 @@ static int compile(const struct rp_grammar_spec *spec, struct rp_grammar **out,
         return rp_grammar_compile_regex(spec->source, spec->len, NULL, out, err);
     case RP_GRAMMAR_CHOICE:
         return compile_choice(spec, out, err);
+    case RP_GRAMMAR_STRUCTURAL_TAG:
+        return rp_grammar_compile_structural_tag(spec->source, spec->len, &limits, out, err);
+    case RP_GRAMMAR_GBNF:
+        return rp_grammar_compile_gbnf(spec->source, spec->len, &limits, out, err);
+    case RP_GRAMMAR_LARK:
+        return rp_grammar_compile_lark(spec->source, spec->len, &limits, out, err);
     case RP_GRAMMAR_NONE:
         break;
     }
@@ -90,7 +97,7 @@ static struct rp_matcher *make_matcher(struct rp_grammar_service *service,
     struct rp_grammar *grammar = NULL;
     struct rp_matcher *matcher = NULL;
     struct rp_error err = {.text = ""};
-    int status = trie ? compile(spec, &grammar, &err) : RP_STATUS_NO_MEMORY;
+    int status = trie ? compile(spec, trie, &grammar, &err) : RP_STATUS_NO_MEMORY;
     if (status == RP_OK)
         status = rp_matcher_make(grammar, trie, 0, &matcher);
     if (status == RP_OK)

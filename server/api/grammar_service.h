@@ -1,7 +1,7 @@
 /* grammar_service.h - compiles the grammars of requests, shares them, and makes the mask of each
  * token while the device computes it.
  *
- *   compile  worker of libuv's pool: schema or pattern -> matcher, from the cache if it is there
+ *   compile  worker of libuv's pool: source -> matcher, from the cache if it is there
  *   row      loop: one answer that follows a grammar. Each of its tokens is handed to a mask
  *            thread, which advances the row's state, writes the next mask and releases the row's
  *            hold (engine/request.h).
@@ -27,7 +27,10 @@ enum rp_grammar_kind {
     RP_GRAMMAR_JSON_OBJECT,
     RP_GRAMMAR_JSON_SCHEMA,
     RP_GRAMMAR_REGEX,
-    RP_GRAMMAR_CHOICE /* source: a JSON array of strings */
+    RP_GRAMMAR_CHOICE, /* source: a JSON array of strings */
+    RP_GRAMMAR_STRUCTURAL_TAG,
+    RP_GRAMMAR_GBNF,
+    RP_GRAMMAR_LARK
 };
 
 /* What an answer must match, as the request has it. */

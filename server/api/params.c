@@ -44,6 +44,12 @@ static const struct field fields[] = {
     {"echo", KIND_BOOL, FIELD(echo), 0, 0, false, TEXT},
     {"add_generation_prompt", KIND_BOOL, FIELD(add_generation_prompt), 0, 0, false, CHAT},
     {"continue_final_message", KIND_BOOL, FIELD(continue_final_message), 0, 0, false, CHAT},
+    {"include_reasoning", KIND_BOOL, FIELD(include_reasoning), 0, 0, false, CHAT},
+    {"parallel_tool_calls", KIND_BOOL, FIELD(parallel_tool_calls), 0, 0, false, CHAT},
+    /* vLLM's name, llama.cpp's and Alibaba's */
+    {"thinking_token_budget", KIND_INT, FIELD(reasoning_tokens), -1, ANY_COUNT, false, CHAT},
+    {"thinking_budget_tokens", KIND_INT, FIELD(reasoning_tokens), -1, ANY_COUNT, false, CHAT},
+    {"thinking_budget", KIND_INT, FIELD(reasoning_tokens), -1, ANY_COUNT, false, CHAT},
     {"max_tokens", KIND_INT, FIELD(max_tokens), 0, ANY_COUNT, false, TEXT},
     {"max_tokens", KIND_INT, FIELD(max_tokens), 1, ANY_COUNT, false, CHAT},
     {"max_completion_tokens", KIND_INT, FIELD(max_completion_tokens), 1, ANY_COUNT, false, CHAT},
@@ -110,10 +116,10 @@ static const struct unsupported unsupported[] = {
     {"use_beam_search", OFF_FALSE, BOTH, NULL},
     {"suffix", OFF_EMPTY, TEXT, NULL},
     {"truncate_prompt_tokens", OFF_NEVER, BOTH, NULL},
-    {"tools", OFF_EMPTY, BOTH, NULL},
-    {"tool_choice", OFF_CHOICE, BOTH, NULL},
-    {"functions", OFF_EMPTY, BOTH, NULL},
-    {"function_call", OFF_CHOICE, BOTH, NULL},
+    {"tools", OFF_EMPTY, TEXT, "tools are for /v1/chat/completions"},
+    {"tool_choice", OFF_CHOICE, TEXT, "tools are for /v1/chat/completions"},
+    {"functions", OFF_EMPTY, BOTH, "use tools"},
+    {"function_call", OFF_CHOICE, BOTH, "use tool_choice"},
     {"prompt_embeds", OFF_NEVER, BOTH, NULL},
     {"logits_processors", OFF_EMPTY, BOTH, NULL},
     {"messages", OFF_NEVER, TEXT, "/v1/completions requires a prompt"},
@@ -198,7 +204,9 @@ static const struct {
     {"store", BOTH},
     {"request_id", BOTH},
     {"spaces_between_special_tokens", BOTH},
-    {"parallel_tool_calls", CHAT},
+    {"tools", CHAT},
+    {"tool_choice", CHAT},
+    {"enable_thinking", CHAT},
     {"service_tier", CHAT},
     {"safety_identifier", CHAT},
     {"prompt_cache_key", CHAT},
@@ -233,6 +241,8 @@ static void set_defaults(struct rp_completion_params *out, enum rp_api api,
     out->add_special_tokens = api == RP_API_COMPLETIONS;
     out->skip_special_tokens = true;
     out->add_generation_prompt = true;
+    out->include_reasoning = out->parallel_tool_calls = true;
+    out->reasoning_tokens = -1;
     out->max_tokens = api == RP_API_COMPLETIONS ? 16 : -1;
     out->max_completion_tokens = out->top_logprobs = -1;
     out->logprobs = out->prompt_logprobs = -1;
@@ -321,6 +331,7 @@ void rp_params_deinit(struct rp_completion_params *params) {
     rp_free(params->allowed);
     rp_free(params->bad_tokens);
     rp_free(params->grammar.source);
+    rp_tools_deinit(&params->tools);
     params->biases = NULL;
     params->allowed = NULL;
     params->bad_tokens = NULL;
@@ -332,6 +343,17 @@ json_t *rp_params_get(json_t *root, const char *name) {
     return json_is_null(value) ? NULL : value;
 }
 
+/* list: --model-alias; "*" is any name. */
+static bool is_alias(const char *list, const char *name, size_t len) {
+    for (const char *at = list; at && *at; at += strcspn(at, ",")) {
+        at += strspn(at, ", ");
+        size_t size = strcspn(at, ",");
+        if ((size == len && memcmp(at, name, len) == 0) || (size == 1 && *at == '*'))
+            return true;
+    }
+    return false;
+}
+
 bool rp_params_check_model(json_t *root, const struct rp_serving *serving,
                            struct rp_http_error *error) {
     json_t *model = json_object_get(root, "model");
@@ -339,7 +361,8 @@ bool rp_params_check_model(json_t *root, const struct rp_serving *serving,
         return true;
     if (!json_is_string(model))
         return rp_http_error_set(error, 400, "model", "invalid_type", "model must be a string");
-    if (strcmp(json_string_value(model), serving->model_name) == 0)
+    if (strcmp(json_string_value(model), serving->model_name) == 0 ||
+        is_alias(serving->model_aliases, json_string_value(model), json_string_length(model)))
         return true;
     return rp_http_error_set(error, 404, "model", "model_not_found",
                              "this server serves %.200s, not the requested model",

@@ -11,14 +11,16 @@
 #include "engine/request.h"
 #include "server/api/grammar_service.h"
 #include "server/api/stop_match.h"
+#include "server/api/tools.h"
 #include "server/http/http_error.h"
 #include "server/http_server.h"
 
 #include <jansson.h>
 
 struct rp_server;
+struct rp_answer_api;
 
-/* The route of a request; one bit each, so that a field can belong to both. */
+/* What a request asks for: one bit each, so that a field can belong to both. */
 enum rp_api { RP_API_COMPLETIONS = 1, RP_API_CHAT = 2 };
 
 #define RP_BAD_WORDS_MAX      64  /* strings in bad_words */
@@ -26,8 +28,10 @@ enum rp_api { RP_API_COMPLETIONS = 1, RP_API_CHAT = 2 };
 
 struct rp_completion_params {
     enum rp_api api;
-    json_t *prompt; /* borrowed; for a chat, its messages */
+    const struct rp_answer_api *answers; /* how its answer is written; rp_params_read leaves NULL */
+    json_t *prompt;                      /* borrowed; for a chat, its messages */
     const char *cache_salt;
+    bool limit_to_context; /* max_tokens beyond the context is lowered, not an error */
     bool stream, include_usage, continuous_usage;
     bool add_special_tokens, skip_special_tokens, ignore_eos, include_stop;
     bool profile;
@@ -62,7 +66,10 @@ struct rp_completion_params {
     /* Chat only. */
     json_t *documents, *template_kwargs; /* borrowed, or NULL */
     const char *reasoning_effort;
-    bool add_generation_prompt, continue_final_message;
+    const json_t *enable_thinking; /* borrowed: true or false; NULL: not given */
+    struct rp_tools tools;
+    bool add_generation_prompt, continue_final_message, include_reasoning, parallel_tool_calls;
+    int64_t reasoning_tokens; /* most tokens of reasoning; -1: no limit */
     /* As given; rp_params_read resolves their combination. */
     bool chat_logprobs;
     int64_t top_logprobs, max_completion_tokens;

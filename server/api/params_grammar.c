@@ -64,15 +64,46 @@ static bool read_schema(struct rp_completion_params *out, const char *field, con
     return ok;
 }
 
-static bool read_regex(struct rp_completion_params *out, const char *field, const json_t *value,
-                       struct rp_http_error *error) {
+static bool read_text(struct rp_completion_params *out, enum rp_grammar_kind kind,
+                      const char *field, const json_t *value, const char *expected,
+                      struct rp_http_error *error) {
     if (!json_is_string(value))
-        return wrong_type(error, field, "a regular expression, which is a string");
+        return wrong_type(error, field, expected);
     size_t len = json_string_length(value);
     char *source = rp_alloc(len + 1);
     if (source)
         memcpy(source, json_string_value(value), len);
-    return set(out, RP_GRAMMAR_REGEX, field, source, len, error);
+    return set(out, kind, field, source, len, error);
+}
+
+static bool read_regex(struct rp_completion_params *out, const char *field, const json_t *value,
+                       struct rp_http_error *error) {
+    return read_text(out, RP_GRAMMAR_REGEX, field, value, "a regular expression, which is a string",
+                     error);
+}
+
+static bool read_gbnf(struct rp_completion_params *out, const char *field, const json_t *value,
+                      struct rp_http_error *error) {
+    return read_text(out, RP_GRAMMAR_GBNF, field, value, "a grammar in GBNF, which is a string",
+                     error);
+}
+
+/* GBNF, or Lark when no rule is defined by ::=, as vLLM tells them apart. */
+static bool read_grammar(struct rp_completion_params *out, const char *field, const json_t *value,
+                         struct rp_http_error *error) {
+    const char *text = json_string_value(value);
+    bool lark = text && !strstr(text, "::=");
+    return read_text(out, lark ? RP_GRAMMAR_LARK : RP_GRAMMAR_GBNF, field, value,
+                     "a grammar in GBNF or Lark, which is a string", error);
+}
+
+/* An object, or a string that contains one. */
+static bool read_tag(struct rp_completion_params *out, const char *field, const json_t *value,
+                     struct rp_http_error *error) {
+    if (json_is_object(value))
+        return set_dump(out, RP_GRAMMAR_STRUCTURAL_TAG, field, value, error);
+    return read_text(out, RP_GRAMMAR_STRUCTURAL_TAG, field, value,
+                     "a structural tag: an object, or a string that holds one", error);
 }
 
 static bool read_choice(struct rp_completion_params *out, const char *field, const json_t *value,
@@ -84,16 +115,6 @@ static bool read_choice(struct rp_completion_params *out, const char *field, con
     json_array_foreach(value, i, item) if (!json_is_string(item)) return wrong_type(
         error, field, "a list of strings");
     return set_dump(out, RP_GRAMMAR_CHOICE, field, value, error);
-}
-
-static bool refuse(struct rp_completion_params *out, const char *field, const json_t *value,
-                   struct rp_http_error *error) {
-    (void)out;
-    (void)value;
-    return rp_http_error_set(error, 400, field, "unsupported_parameter",
-                             "%s is not supported yet: use a JSON Schema, a regular expression or "
-                             "a list of choices",
-                             field);
 }
 
 struct reader {
@@ -108,12 +129,12 @@ static const struct reader top_level[] = {
     {"guided_json_object", "guided_json_object", read_object},
     {"guided_regex", "guided_regex", read_regex},
     {"guided_choice", "guided_choice", read_choice},
-    {"guided_grammar", "guided_grammar", refuse},
+    {"guided_grammar", "guided_grammar", read_grammar},
     {"json_schema", "json_schema", read_schema},
     {"regex", "regex", read_regex},
-    {"ebnf", "ebnf", refuse},
-    {"grammar", "grammar", refuse},
-    {"structural_tag", "structural_tag", refuse},
+    {"ebnf", "ebnf", read_gbnf},
+    {"grammar", "grammar", read_gbnf},
+    {"structural_tag", "structural_tag", read_tag},
 };
 
 static const struct reader outputs[] = {
@@ -121,8 +142,8 @@ static const struct reader outputs[] = {
     {"json_object", "structured_outputs.json_object", read_object},
     {"regex", "structured_outputs.regex", read_regex},
     {"choice", "structured_outputs.choice", read_choice},
-    {"grammar", "structured_outputs.grammar", refuse},
-    {"structural_tag", "structured_outputs.structural_tag", refuse},
+    {"grammar", "structured_outputs.grammar", read_grammar},
+    {"structural_tag", "structured_outputs.structural_tag", read_tag},
 };
 
 static bool read_response_format(json_t *value, struct rp_completion_params *out,
@@ -134,9 +155,12 @@ static bool read_response_format(json_t *value, struct rp_completion_params *out
         return true;
     if (strcmp(type, "json_object") == 0)
         return set_object(out, "response_format", error);
+    if (strcmp(type, "structural_tag") == 0)
+        return read_tag(out, "response_format", value, error);
     if (strcmp(type, "json_schema") != 0)
         return rp_http_error_set(error, 400, "response_format.type", "unsupported_parameter",
-                                 "response_format.type must be text, json_object or json_schema");
+                                 "response_format.type must be text, json_object, "
+                                 "json_schema or structural_tag");
     json_t *described = json_object_get(value, "json_schema");
     if (!json_is_object(described))
         return wrong_type(error, "response_format.json_schema", "an object with name and schema");
@@ -161,8 +185,8 @@ static bool read_outputs(json_t *value, struct rp_completion_params *out,
             continue;
         if (i == RP_ARRAY_COUNT(outputs))
             return rp_http_error_set(error, 400, "structured_outputs", "unsupported_parameter",
-                                     "structured_outputs accepts json, json_object, regex and "
-                                     "choice");
+                                     "structured_outputs accepts json, json_object, regex, "
+                                     "choice, grammar and structural_tag");
         if (!outputs[i].read(out, outputs[i].field, item, error))
             return false;
     }

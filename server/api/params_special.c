@@ -266,6 +266,12 @@ static bool read_chat(json_t *root, struct rp_completion_params *out, struct rp_
                                              : "messages is missing");
     out->documents = rp_params_get(root, "documents");
     out->template_kwargs = rp_params_get(root, "chat_template_kwargs");
+    out->enable_thinking = rp_params_get(root, "enable_thinking");
+    if (out->enable_thinking && !json_is_boolean(out->enable_thinking))
+        return rp_http_error_set(error, 400, "enable_thinking", "invalid_type",
+                                 "enable_thinking must be true or false");
+    if (!rp_tools_read(root, &out->tools, error))
+        return false;
     return read_text(root, "reasoning_effort", &out->reasoning_effort, error);
 }
 

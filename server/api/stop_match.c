@@ -96,3 +96,8 @@ void rp_stop_match_finish(struct rp_stop_match *match, struct rp_buffer *out) {
     rp_buffer_append(out, match->held, match->held_len);
     match->held_len = 0;
 }
+
+void rp_stop_match_restart(struct rp_stop_match *match, struct rp_buffer *out) {
+    rp_stop_match_finish(match, out);
+    memset(match->matched, 0, sizeof match->matched);
+}

@@ -44,6 +44,8 @@ void rp_stop_match_init(struct rp_stop_match *match, const struct rp_stop_set *s
  * complete: the text has ended, match->found is its index, and push must not be called again. */
 bool rp_stop_match_push(struct rp_stop_match *match, const char *bytes, size_t len,
                         struct rp_buffer *out);
+/* The text is interrupted: as finish, and what follows continues no stop string. */
+void rp_stop_match_restart(struct rp_stop_match *match, struct rp_buffer *out);
 /* End of the stream: appends the text that was held back. */
 void rp_stop_match_finish(struct rp_stop_match *match, struct rp_buffer *out);
 

@@ -41,7 +41,7 @@ static const struct rp_command_spec list_spec = {
 struct snapshot {
     char id[RP_HUB_NAME_MAX], revision[RP_HUB_NAME_MAX], path[RP_HUB_PATH_MAX];
     uint64_t bytes;
-    bool has_safetensors, has_gguf, has_config, is_broken; /* broken: a link leads nowhere */
+    bool has_safetensors, has_gguf, is_broken; /* broken: a link leads nowhere */
     struct rp_error err;
 };
 
@@ -112,7 +112,6 @@ static void measure(struct snapshot *s, const char *dir_path, int depth) {
             s->bytes += (uint64_t)info.st_size;
             s->has_safetensors = s->has_safetensors || ends_with(path, ".safetensors");
             s->has_gguf = s->has_gguf || ends_with(path, ".gguf");
-            s->has_config = s->has_config || (depth == 0 && !strcmp(entry->d_name, "config.json"));
         }
     }
     if (dir)
@@ -139,13 +138,15 @@ static void name_revision(const char *model_dir, const char *commit, struct snap
 /* RP_OK: the configuration is of a supported family and the weights are there. */
 static int can_serve(struct snapshot *s) {
     struct rp_model_config config;
-    const char *path = s->path;
+    char path[RP_HUB_PATH_MAX];
+    snprintf(path, sizeof path, "%s", s->path);
+    rp_hub_snapshot_model(path, sizeof path);
     if (s->is_broken || !(s->has_safetensors || s->has_gguf))
         return rp_error_set(&s->err, RP_STATUS_NOT_FOUND, "%s",
                             s->is_broken ? "incomplete: `reprise pull` continues it"
                                          : "no weights");
     int status = rp_model_dir_check(path, &s->err);
-    if (status == RP_OK && s->has_config)
+    if (status == RP_OK)
         status = rp_model_config_load(path, &config, &s->err);
     return status;
 }

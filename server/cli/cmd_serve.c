@@ -10,6 +10,7 @@
 #include "server/cli/hub_cache.h"
 #include "server/cli/placement.h"
 #include "server/cli/serve_config.h"
+#include "server/cli/serve_dialect.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,7 @@ struct serve {
     struct rp_stack stack;
     struct rp_power *power;
     struct rp_chat_templates *templates;
+    struct rp_serve_dialect dialect;
     char name[RP_MODEL_NAME_BYTES];
     uint64_t start_ns;
 };
@@ -100,7 +102,11 @@ static void describe(struct serve *serve, const char *model_arg, const char *dir
                             .power = serve->power,
                             .tokenizer = serve->stack.tokenizer,
                             .templates = serve->templates,
+                            .dialect = serve->dialect.bound,
+                            .free_calls = !serve->options.enforce_tools,
+                            .text_arguments = serve->dialect.text_arguments,
                             .model_name = serve->name,
+                            .model_aliases = serve->options.model_alias,
                             .model_root = dir,
                             .vocab_size = model->vocab,
                             .default_temperature = (double)model->default_temperature,
@@ -171,10 +177,15 @@ static int serve_model(struct serve *serve, const char *model_arg, struct rp_err
         rp_chat_templates_close(serve->templates);
         return rp_fail(code, err);
     }
+    int exit_code = RP_EXIT_OK;
+    if (rp_serve_dialect_open(&serve->options, serve->stack.tokenizer, serve->templates,
+                              &serve->dialect, err) != RP_OK) {
+        exit_code = rp_fail(err->status == RP_STATUS_INVALID ? RP_EXIT_USAGE : RP_EXIT_MODEL, err);
+        goto close;
+    }
     print_plan(&serve->stack);
     start_power(serve);
     describe(serve, model_arg, dir, &serving);
-    int exit_code;
     if (rp_engine_start(serve->stack.engine, err) == RP_OK)
         exit_code = rp_server_run(serve->server, &serving, on_ready, serve);
     else
@@ -183,7 +194,9 @@ static int serve_model(struct serve *serve, const char *model_arg, struct rp_err
         rp_stack_exit_failed(); /* all answers have been sent */
     rp_engine_stop(serve->stack.engine);
     rp_power_stop(serve->power);
+close:
     rp_server_destroy(serve->server);
+    rp_serve_dialect_close(&serve->dialect);
     rp_stack_close(&serve->stack);
     rp_chat_templates_close(serve->templates);
     return exit_code;

@@ -130,8 +130,7 @@ bool rp_hub_find_commit(const char *model_dir, const char *revision, char out[41
     return found == 1;
 }
 
-/* The snapshot's GGUF file if it has no config.json and one such file (or the first of a split). */
-static void choose_gguf(char *path, size_t size) {
+void rp_hub_snapshot_model(char *path, size_t size) {
     char config[RP_HUB_PATH_MAX], name[256] = "";
     struct stat info;
     if ((size_t)snprintf(config, sizeof config, "%s/config.json", path) >= sizeof config ||
@@ -167,15 +166,15 @@ int rp_model_locate(const char **path, struct rp_error *err) {
         return RP_OK;
     rp_hub_model_dir(cache, name.id, model, sizeof model);
     if (!rp_hub_find_commit(model, name.revision, commit)) {
-        int status =
-            rp_error_set(err, RP_STATUS_NOT_FOUND,
-                         "%.200s: no such directory, and not in the cache %.200s", *path, cache);
+        int status = rp_error_set(err, RP_STATUS_NOT_FOUND,
+                                  "%.200s: no such model directory, and not in the cache %.200s",
+                                  *path, cache);
         rp_error_hint(err, "`reprise pull %.200s` downloads it", *path);
         return status;
     }
     char *out = found[turn++ % RP_ARRAY_COUNT(found)];
     snprintf(out, RP_HUB_PATH_MAX, "%s/snapshots/%s", model, commit);
-    choose_gguf(out, RP_HUB_PATH_MAX);
+    rp_hub_snapshot_model(out, RP_HUB_PATH_MAX);
     *path = out;
     return RP_OK;
 }

@@ -40,6 +40,10 @@ void rp_hub_model_dir(const char *cache, const char *id, char *out, size_t size)
  * more); false: none, or several. */
 bool rp_hub_find_commit(const char *model_dir, const char *revision, char out[41]);
 
+/* `path`, a snapshot, becomes its GGUF file if it has no config.json and one such file (or the
+ * first of a split). */
+void rp_hub_snapshot_model(char *path, size_t size);
+
 /* For commands that take a model: where *path does not exist and is org/name[@revision], it becomes
  * the snapshot in the cache (valid until the fourth call from now), or its only GGUF file. For
  * anything else RP_OK, and *path stays as it was; NOT_FOUND when the cache has no such model. */

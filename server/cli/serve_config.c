@@ -102,8 +102,12 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     out_config->sandbox = (enum rp_sandbox_mode)options->sandbox;
     out_config->metrics_on_main = options->metrics_on_main;
     out_config->price_per_hour = options->price_per_hour;
+    out_config->ollama = options->ollama;
+    out_config->responses_store_bytes = options->responses_store_bytes;
     out_config->vllm_metrics = options->vllm_metrics;
     rp_http_limits_init(&out_config->limits);
+    /* Stored responses are trees, too. */
+    out_config->limits.json_live_bytes += options->responses_store_bytes;
     out_config->limits.idle_ms = (uint32_t)(options->timeout_keep_alive_s * 1000.0);
     out_config->slo = (struct rp_slo){.ttft_ns = (uint64_t)(options->slo_ttft_ms * 1e6),
                                       .tpot_ns = (uint64_t)(options->slo_tpot_ms * 1e6),

@@ -40,6 +40,7 @@ struct rp_engine_options {
 struct rp_serve_options {
     struct rp_engine_options engine;
     const char *host, *served_model_name, *api_key, *api_key_file, *admin_host, *chat_template;
+    const char *tool_call_parser, *reasoning_parser;
     const char *uds, *allowed_origins, *allowed_hosts, *tls_cert, *tls_key;
     uint32_t port, admin_port, max_connections, key_limit;
     uint32_t sandbox;                  /* enum rp_sandbox_mode */
@@ -54,12 +55,16 @@ struct rp_serve_options {
     const char *rapl_dir, *otlp_endpoint;
     double otlp_sample_ratio, otlp_interval_s;
     double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
-    uint64_t seed;
+    const char *model_alias;
+    uint64_t seed, responses_store_bytes;
+    bool ollama;
     bool insecure_no_auth, metrics_on_main, vllm_metrics, core_dumps;
+    bool enforce_tools;
+    bool auto_tool_choice; /* no effect */
 };
 
 /* vllm_flags.c */
-#define RP_VLLM_FLAGS 35
+#define RP_VLLM_FLAGS 32
 extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
 
 /* The flags of the mask program, as rows for a command's table; base: as below. */

@@ -170,17 +170,21 @@ static int32_t find_digest(const struct rp_auth *auth, const unsigned char *dige
     return found;
 }
 
+int32_t rp_auth_check_key(const struct rp_auth *auth, const char *key) {
+    unsigned char digest[RP_KEY_DIGEST_BYTES];
+    SHA256((const unsigned char *)key, strlen(key), digest);
+    return find_digest(auth, digest);
+}
+
 int32_t rp_auth_check(const struct rp_auth *auth, const char *authorization) {
     static const char scheme[] = "Bearer ";
-    unsigned char digest[RP_KEY_DIGEST_BYTES];
     size_t len = authorization ? strlen(authorization) : 0;
     if (len < sizeof scheme || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
         return -1;
     const char *given = authorization + sizeof scheme - 1;
     while (*given == ' ')
         given++;
-    SHA256((const unsigned char *)given, strlen(given), digest);
-    return find_digest(auth, digest);
+    return rp_auth_check_key(auth, given);
 }
 
 int32_t rp_auth_same(const struct rp_auth *auth, int32_t index, const struct rp_auth *other) {

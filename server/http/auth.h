@@ -30,6 +30,8 @@ int rp_auth_add(struct rp_auth *auth, const char *key, size_t len,
 int rp_auth_read_file(struct rp_auth *auth, const char *path, struct rp_error *err) RP_MUST_USE;
 /* Looks up the value of an Authorization header (NULL: none). Returns the key's index, or -1. */
 int32_t rp_auth_check(const struct rp_auth *auth, const char *authorization);
+/* Looks up a key itself. */
+int32_t rp_auth_check_key(const struct rp_auth *auth, const char *key);
 /* Index of the same key in another set; -1 when it is absent or index is -1. */
 int32_t rp_auth_same(const struct rp_auth *auth, int32_t index, const struct rp_auth *other);
 /* Erases the digests. */

@@ -96,15 +96,19 @@ bool rp_cors_accepts(const struct rp_conn *conn) {
     return count == 1 && authority && host && strcasecmp(authority + 3, host) == 0;
 }
 
-/* The OpenAI client libraries send fields that begin with x-stainless-, a number that grows with
- * their versions: those requested are allowed by name. */
+/* The client libraries of OpenAI and Anthropic send fields that begin with x-stainless-, a number
+ * that grows with their versions: those requested are allowed by name. */
 static void allow_client_fields(const struct rp_conn *conn, struct rp_buffer *out) {
     static const char prefix[] = "x-stainless-";
+    static const char *const names[] = {"x-api-key", "anthropic-version", "anthropic-beta",
+                                        "anthropic-dangerous-direct-browser-access"};
     const char *rest = rp_http_head_find(&conn->head, "Access-Control-Request-Headers", NULL);
     while (rest && *rest) {
         size_t len;
         const char *entry = next_entry(&rest, &len);
         bool known = len >= sizeof prefix && strncasecmp(entry, prefix, sizeof prefix - 1) == 0;
+        for (size_t i = 0; i < RP_ARRAY_COUNT(names); i++)
+            known |= strlen(names[i]) == len && strncasecmp(entry, names[i], len) == 0;
         for (size_t i = 0; i < len; i++)
             known &= isalnum((unsigned char)entry[i]) || entry[i] == '-';
         if (known)
@@ -129,7 +133,7 @@ void rp_cors_headers(const struct rp_conn *conn, struct rp_buffer *out) {
                      any ? "*" : origin);
     if (!rp_cors_is_preflight(conn))
         return;
-    rp_buffer_puts(out, "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n"
+    rp_buffer_puts(out, "Access-Control-Allow-Methods: GET, HEAD, POST, DELETE, OPTIONS\r\n"
                         "Access-Control-Allow-Headers: Authorization, Content-Type, "
                         "X-Request-Id, traceparent, tracestate");
     allow_client_fields(conn, out);

@@ -141,6 +141,10 @@ static bool check_key(struct rp_conn *conn) {
         return true;
     const char *value = rp_http_head_find(&conn->head, "Authorization", &count);
     conn->key_index = count == 1 ? rp_auth_check(auth, value) : -1;
+    if (count == 0 && rp_route_errors(conn->route) == RP_ERRORS_ANTHROPIC) {
+        value = rp_http_head_find(&conn->head, "X-Api-Key", &count);
+        conn->key_index = count == 1 ? rp_auth_check_key(auth, value) : -1;
+    }
     if (conn->key_index >= 0)
         return true;
     return fail(conn, 401, "invalid_api_key",
@@ -151,6 +155,8 @@ static bool check_key(struct rp_conn *conn) {
 /* Which routes a listener serves when there is an admin listener or the server is not on
  * loopback. */
 static bool is_shown(const struct rp_conn *conn, const struct rp_route *route) {
+    if (rp_route_errors(route) == RP_ERRORS_OLLAMA && !conn->server->config.ollama)
+        return false;
     if (conn->listener->is_admin)
         return route->access != RP_ACCESS_KEY && route->access != RP_ACCESS_PAGE;
     return !rp_access_is_admin(route->access) || conn->listener->is_local ||
@@ -171,6 +177,10 @@ static bool check_method(struct rp_conn *conn) {
         if (conn->route->methods & RP_METHOD_POST)
             return check_body_type(conn);
         break;
+    case HTTP_DELETE:
+        if (conn->route->methods & RP_METHOD_DELETE)
+            return true;
+        break;
     case HTTP_OPTIONS:
         return true;
     default:
@@ -181,7 +191,8 @@ static bool check_method(struct rp_conn *conn) {
 
 /* A page of another site may send simple POST requests without a preflight. */
 static bool check_origin(struct rp_conn *conn) {
-    if (conn->parser.method != HTTP_POST || rp_cors_accepts(conn))
+    bool changes = conn->parser.method == HTTP_POST || conn->parser.method == HTTP_DELETE;
+    if (!changes || rp_cors_accepts(conn))
         return true;
     return fail(conn, 403, "origin_not_allowed",
                 "this server does not accept requests from web pages of this origin; see "

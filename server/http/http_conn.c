@@ -205,6 +205,8 @@ static void begin_reply(struct rp_conn *conn, int status) {
                      "Connection: %s\r\n",
                      status, rp_http_reason(status), date_field(conn->server), conn->request_id,
                      traceparent, conn->keep_alive ? "keep-alive" : "close");
+    if (rp_route_errors(conn->route) == RP_ERRORS_ANTHROPIC)
+        rp_buffer_printf(out, "request-id: %s\r\n", conn->request_id);
     rp_cors_headers(conn, out);
     count_answer(conn, status);
 }
@@ -280,7 +282,10 @@ bool rp_conn_stream_write(struct rp_conn *conn, const char *bytes, size_t len) {
     size_t waiting = out->len;
     if (conn->writing)
         waiting += uv_stream_get_write_queue_size(&conn->socket.stream);
-    if (waiting + len > conn->server->config.limits.stream_bytes) {
+    /* One large event is not a sign of a slow reader. */
+    if (len > conn->server->config.limits.stream_bytes / 4)
+        conn->large_bytes += len;
+    if (waiting + len > conn->server->config.limits.stream_bytes + conn->large_bytes) {
         rp_counter_add(&conn->server->metrics.slow_readers, 1);
         rp_log(RP_LOG_INFO, "http: slow reader cut off id=%s unread=%zu", conn->request_id,
                waiting);
@@ -359,6 +364,7 @@ static void next_request(struct rp_conn *conn) {
     }
     conn->state = RP_CONN_HEAD;
     conn->reply_begun = conn->reply_done = conn->streaming = false;
+    conn->large_bytes = 0;
     conn->drained = NULL;
     conn->sent = NULL;
     conn->message_done = conn->rejected = conn->revoked = false;

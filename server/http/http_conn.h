@@ -59,6 +59,7 @@ struct rp_conn {
     uint8_t filling;
     bool writing, reply_begun, reply_done, streaming, pumping, pump_again, saw_eof;
     size_t write_left;
+    size_t large_bytes; /* of this answer's writes that are large on their own */
     uint64_t write_progress_ns;
     uint64_t stall_since_ns, stall_ns; /* output blocked on the client: since when, and in total */
     uint64_t written_bytes;            /* passed to the socket, or to libuv for it */

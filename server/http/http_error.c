@@ -6,6 +6,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static const struct {
     int status;
@@ -74,11 +75,110 @@ void rp_http_error_write(const struct rp_http_error *error, struct rp_buffer *ou
     rp_json_object_end(&json);
 }
 
+/* Anthropic's names of types, where they differ from OpenAI's. */
+static const char *anthropic_type(int status) {
+    switch (status) {
+    case 413:
+        return "request_too_large";
+    case 500:
+        return "api_error";
+    case 503:
+        return "overloaded_error";
+    case 409:
+    case 408:
+        return "invalid_request_error";
+    default:
+        return statuses[status_index(status)].type;
+    }
+}
+
+/* A chat's fields under other names. */
+static const struct {
+    enum rp_error_form form;
+    const char *chat, *name;
+} fields[] = {
+    {RP_ERRORS_RESPONSES, "messages", "input"},
+    {RP_ERRORS_RESPONSES, "max_completion_tokens", "max_output_tokens"},
+    {RP_ERRORS_RESPONSES, "max_tokens", "max_output_tokens"},
+    {RP_ERRORS_RESPONSES, "response_format", "text.format"},
+    {RP_ERRORS_RESPONSES, "reasoning_effort", "reasoning.effort"},
+    {RP_ERRORS_ANTHROPIC, "stop", "stop_sequences"},
+    {RP_ERRORS_ANTHROPIC, "thinking_token_budget", "thinking.budget_tokens"},
+    {RP_ERRORS_ANTHROPIC, "response_format", "output_config.format"},
+    {RP_ERRORS_ANTHROPIC, "reasoning_effort", "output_config.effort"},
+    {RP_ERRORS_OLLAMA, "max_tokens", "options.num_predict"},
+    {RP_ERRORS_OLLAMA, "temperature", "options.temperature"},
+    {RP_ERRORS_OLLAMA, "top_k", "options.top_k"},
+    {RP_ERRORS_OLLAMA, "top_p", "options.top_p"},
+    {RP_ERRORS_OLLAMA, "min_p", "options.min_p"},
+    {RP_ERRORS_OLLAMA, "seed", "options.seed"},
+    {RP_ERRORS_OLLAMA, "stop", "options.stop"},
+    {RP_ERRORS_OLLAMA, "repetition_penalty", "options.repeat_penalty"},
+    {RP_ERRORS_OLLAMA, "presence_penalty", "options.presence_penalty"},
+    {RP_ERRORS_OLLAMA, "frequency_penalty", "options.frequency_penalty"},
+    {RP_ERRORS_OLLAMA, "response_format", "format"},
+    {RP_ERRORS_OLLAMA, "json_schema", "format"},
+};
+
+/* Replaces the field's name at the start of the text, if a name ends there. */
+static void rename_start(char *text, size_t size, const char *from, const char *to) {
+    char old[sizeof((struct rp_http_error *)0)->message];
+    size_t len = strlen(from);
+    if (strncmp(text, from, len) != 0 || (text[len] && !strchr(" .[", text[len])))
+        return;
+    snprintf(old, sizeof old, "%s", text + len);
+    snprintf(text, size, "%s%s", to, old);
+}
+
+static void rename_fields(enum rp_error_form form, struct rp_http_error *error) {
+    for (size_t i = 0; i < RP_ARRAY_COUNT(fields); i++) {
+        size_t len = strlen(fields[i].chat);
+        if (fields[i].form != form || strncmp(error->param, fields[i].chat, len) != 0 ||
+            (error->param[len] && !strchr(".[", error->param[len])))
+            continue;
+        rename_start(error->param, sizeof error->param, fields[i].chat, fields[i].name);
+        rename_start(error->message, sizeof error->message, fields[i].chat, fields[i].name);
+        return;
+    }
+}
+
+void rp_http_error_write_as(enum rp_error_form form, const struct rp_http_error *chat_error,
+                            const char *request_id, struct rp_buffer *out) {
+    struct rp_http_error own = *chat_error, *error = &own;
+    struct rp_json json;
+    rename_fields(form, error);
+    if (form == RP_ERRORS_OPENAI || form == RP_ERRORS_RESPONSES) {
+        rp_http_error_write(error, out);
+        return;
+    }
+    rp_json_init(&json, out);
+    rp_json_object_begin(&json, NULL);
+    if (form == RP_ERRORS_OLLAMA) {
+        rp_json_string(&json, "error", error->message);
+        rp_json_object_end(&json);
+        return;
+    }
+    /* Clients look for these words to shorten the conversation. */
+    bool too_long = error->code && strcmp(error->code, "context_length_exceeded") == 0;
+    char message[sizeof error->message + 32];
+    snprintf(message, sizeof message, "%s%.399s", too_long ? "prompt is too long: " : "",
+             error->message);
+    rp_json_string(&json, "type", "error");
+    rp_json_object_begin(&json, "error");
+    rp_json_string(&json, "type", anthropic_type(error->status));
+    rp_json_string(&json, "message", message);
+    rp_json_object_end(&json);
+    if (request_id)
+        rp_json_string(&json, "request_id", request_id);
+    rp_json_object_end(&json);
+}
+
 void rp_conn_reply_error(struct rp_conn *conn, const struct rp_http_error *error) {
     struct rp_buffer body;
     char extra[96] = "";
     rp_buffer_init(&body, 0);
-    rp_http_error_write(error, &body);
+    rp_conn_identify(conn, NULL, NULL);
+    rp_http_error_write_as(rp_route_errors(conn->route), error, conn->request_id, &body);
     rp_buffer_puts(&body, "\n");
     if (error->status == 401)
         snprintf(extra, sizeof extra, "WWW-Authenticate: Bearer realm=\"reprise\"\r\n");

@@ -7,11 +7,23 @@ static const struct rp_route routes[] = {
     {"/", RP_METHOD_GET, RP_ACCESS_PAGE, rp_api_chat_page},
     {"/v1/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_completions},
     {"/v1/chat/completions", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_chat},
+    {"/v1/responses", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_responses},
+    {"/v1/responses/*", RP_METHOD_GET | RP_METHOD_POST | RP_METHOD_DELETE, RP_ACCESS_KEY,
+     rp_api_response},
+    {"/v1/messages", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_messages},
+    {"/v1/messages/count_tokens", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_count_tokens},
+    {"/api/chat", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_ollama_chat},
+    {"/api/generate", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_ollama_generate},
+    {"/api/tags", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_ollama_tags},
+    {"/api/show", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_ollama_show},
+    {"/api/ps", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_ollama_ps},
+    {"/api/version", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_ollama_version},
     {"/v1/requests/*", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_cancel},
     {"/v1/models", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_models},
     {"/v1/models/*", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_model},
     {"/tokenize", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_tokenize},
     {"/detokenize", RP_METHOD_POST, RP_ACCESS_KEY, rp_api_detokenize},
+    {"/tokenizer_info", RP_METHOD_GET, RP_ACCESS_KEY, rp_api_tokenizer_info},
     {"/health", RP_METHOD_GET, RP_ACCESS_OPEN, rp_api_ready},
     {"/health/ready", RP_METHOD_GET, RP_ACCESS_OPEN, rp_api_ready},
     {"/health/live", RP_METHOD_GET, RP_ACCESS_OPEN, rp_api_live},
@@ -49,6 +61,19 @@ const struct rp_route *rp_route_find(const char *path, size_t len) {
     return NULL;
 }
 
+enum rp_error_form rp_route_errors(const struct rp_route *route) {
+    static const struct {
+        const char *prefix;
+        enum rp_error_form form;
+    } forms[] = {{"/v1/responses", RP_ERRORS_RESPONSES},
+                 {"/v1/messages", RP_ERRORS_ANTHROPIC},
+                 {"/api/", RP_ERRORS_OLLAMA}};
+    for (size_t i = 0; route && i < RP_ARRAY_COUNT(forms); i++)
+        if (strncmp(route->path, forms[i].prefix, strlen(forms[i].prefix)) == 0)
+            return forms[i].form;
+    return RP_ERRORS_OPENAI;
+}
+
 uint32_t rp_route_index(const struct rp_route *route) {
     return route ? (uint32_t)(route - routes) : rp_route_count();
 }
@@ -61,6 +86,7 @@ const char *rp_route_label(uint32_t index) {
 
 void rp_route_allow_header(const struct rp_route *route, char *out, size_t size) {
     uint32_t methods = route ? route->methods : RP_METHOD_GET | RP_METHOD_POST;
-    snprintf(out, size, "Allow: %s%s%s\r\n", methods & RP_METHOD_GET ? "GET, HEAD, " : "",
-             methods & RP_METHOD_POST ? "POST, " : "", "OPTIONS");
+    snprintf(out, size, "Allow: %s%s%s%s\r\n", methods & RP_METHOD_GET ? "GET, HEAD, " : "",
+             methods & RP_METHOD_POST ? "POST, " : "", methods & RP_METHOD_DELETE ? "DELETE, " : "",
+             "OPTIONS");
 }

@@ -4,7 +4,7 @@
 #ifndef RP_SERVER_ROUTER_H
 #define RP_SERVER_ROUTER_H
 
-#include "base/base.h"
+#include "server/http/http_error.h"
 
 struct rp_conn;
 
@@ -17,7 +17,7 @@ enum rp_route_access {
     RP_ACCESS_METRICS     /* as ADMIN; on the main listener also with --metrics-on-main */
 };
 
-enum { RP_METHOD_GET = 1, RP_METHOD_POST = 2 };
+enum { RP_METHOD_GET = 1, RP_METHOD_POST = 2, RP_METHOD_DELETE = 4 };
 
 struct rp_route {
     const char *path; /* a trailing '*' matches any suffix */
@@ -30,6 +30,8 @@ static inline bool rp_access_is_admin(enum rp_route_access access) {
     return access >= RP_ACCESS_ADMIN;
 }
 
+/* The form of errors on this route; NULL: OpenAI's. Ollama's routes are those with its form. */
+enum rp_error_form rp_route_errors(const struct rp_route *route);
 /* NULL: no such route. The route's index labels its requests in the metrics. */
 const struct rp_route *rp_route_find(const char *path, size_t len);
 uint32_t rp_route_index(const struct rp_route *route); /* NULL: one past the last */
@@ -44,6 +46,18 @@ void rp_api_cancel(struct rp_conn *conn);    /* api_cancel.c */
 void rp_api_chat_page(struct rp_conn *conn); /* api_chat_page.c */
 void rp_api_tokenize(struct rp_conn *conn);
 void rp_api_detokenize(struct rp_conn *conn);
+/* api_responses.c, api_messages.c, api_ollama.c */
+void rp_api_responses(struct rp_conn *conn);
+void rp_api_response(struct rp_conn *conn);
+void rp_api_messages(struct rp_conn *conn);
+void rp_api_count_tokens(struct rp_conn *conn);
+void rp_api_ollama_chat(struct rp_conn *conn);
+void rp_api_ollama_generate(struct rp_conn *conn);
+void rp_api_ollama_tags(struct rp_conn *conn);
+void rp_api_ollama_show(struct rp_conn *conn);
+void rp_api_ollama_ps(struct rp_conn *conn);
+void rp_api_ollama_version(struct rp_conn *conn);
+void rp_api_tokenizer_info(struct rp_conn *conn);
 void rp_api_models(struct rp_conn *conn);
 void rp_api_model(struct rp_conn *conn);
 void rp_api_live(struct rp_conn *conn);

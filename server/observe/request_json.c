@@ -222,7 +222,9 @@ void rp_request_json(struct rp_json *json, const struct rp_request_record *recor
     rp_json_uint(json, "prompt", record->prompt_tokens);
     rp_json_uint(json, "cached", record->cached_tokens);
     rp_json_uint(json, "output", record->output_tokens);
+    rp_json_uint(json, "reasoning", record->reasoning_tokens);
     rp_json_object_end(json);
+    rp_json_uint(json, "tool_calls", record->tool_calls);
     write_stamps(json, record);
     write_durations(json, record, &times);
     write_prefill(json, record);

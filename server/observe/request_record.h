@@ -34,13 +34,14 @@ struct rp_request_record {
     uint64_t first_byte_ns, received_ns, parsed_ns, tokenized_ns, queued_ns, admitted_ns;
     uint64_t first_token_ns, last_token_ns, closed_ns, written_ns;
     uint32_t prompt_tokens, cached_tokens, output_tokens, swaps;
+    uint32_t reasoning_tokens, tool_calls; /* of the answer */
     uint32_t max_tokens, min_tokens, top_k;
     double temperature, top_p, min_p;
     uint64_t seed;
     int32_t key_index; /* index of the API key; -1: none */
     uint16_t status;   /* HTTP status of the answer; 0: none was begun */
     uint8_t finish;    /* rp_finish_reason */
-    bool stop_string;  /* ended by a stop string (finish: STOP) */
+    bool stop_string;  /* ended by a stop string, or after its only call (finish: STOP) */
     bool stream, client_left;
     uint64_t stall_ns;       /* time that output waited for the client to read */
     uint64_t worst_write_ns; /* streams: the longest time between two tokens at the socket */

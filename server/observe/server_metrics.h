@@ -72,6 +72,9 @@ struct rp_server_metrics {
     struct rp_gauge connections, completions, unread_bytes, stalled_streams;
     struct rp_counter finished[RP_OUTCOME_COUNT];
     struct rp_counter rejected[RP_REJECTED_COUNT];
+    /* tool calls that are complete, and those that the answer's end cut; output that began like a
+     * call and became text */
+    struct rp_counter tool_calls[2], tool_misses;
     /* Request times: first byte to first token (ttft) and to the end (e2e); between two tokens
      * (inter_token: as the engine read them, inter_write: as the kernel took them for the socket)
      * and their mean (tpot); queue, prefill, decode, and prefill plus decode (inference). */

@@ -37,6 +37,12 @@ static const struct rp_metric_family requests =
 static const struct rp_metric_family rejected =
     COUNTER("reprise_requests_rejected_total", NULL,
             "Requests answered with 429 or 503 before they reached the engine.");
+static const struct rp_metric_family tool_calls =
+    COUNTER("reprise_tool_calls_total", NULL,
+            "Tool calls in answers: complete, or cut by the end of the answer.");
+static const struct rp_metric_family tool_misses =
+    COUNTER("reprise_tool_parse_misses_total", NULL,
+            "Times that output began like a tool call and was text, or a call was malformed.");
 static const struct single of_requests[] = {
     {HISTOGRAM("reprise_time_to_first_token_seconds", "seconds",
                "From a request's first byte on the socket to its first token."),
@@ -97,6 +103,9 @@ static void add_requests(const struct rp_server_metrics *m, struct rp_registry *
         rp_registry_add(r, &requests, outcomes[i], &m->finished[i]);
     for (int i = 0; i < RP_REJECTED_COUNT; i++)
         rp_registry_add(r, &rejected, reasons[i], &m->rejected[i]);
+    rp_registry_add(r, &tool_calls, "state=\"complete\"", &m->tool_calls[0]);
+    rp_registry_add(r, &tool_calls, "state=\"cut\"", &m->tool_calls[1]);
+    rp_registry_add(r, &tool_misses, NULL, &m->tool_misses);
     add_singles(of_requests, RP_ARRAY_COUNT(of_requests), m, r);
     for (size_t i = 0; i < RP_ARRAY_COUNT(projected); i++) {
         const char *at = (const char *)m + projected[i].offset;

@@ -143,7 +143,7 @@ def check_model_files():
                       ["quantize", "nothing", "out", "--rounding", "gptq"], ["tokenize", "nothing"], ["template", "nothing"]):
             refused(3, "nothing: no such model directory", *words)
             assert len(run(*words)[2].splitlines()) == 2, "an error and a hint, no other word before them"
-        refused(3, "not downloaded", "tokenize", "some-org/some-model")
+        refused(3, "reprise pull some-org/some-model", "tokenize", "some-org/some-model")
         refused(3, "config.json: is_causal must be true", "serve", copy_demo(parent, "bidirectional", is_causal=False))
         refused(3, "model.safetensors", "serve", copy_demo(parent, "cut", cut(1000000)))
         refused(3, "model.safetensors", "serve", copy_demo(parent, "empty", cut(0)))

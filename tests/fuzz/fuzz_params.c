@@ -30,6 +30,7 @@ static void start(void) {
     rp_http_limits_init(&limits);
     rp_json_body_init();
     RP_ASSERT(rp_chat_templates_open("models/demo", NULL, &templates, &err) == RP_OK);
+    serving.templates = templates;
 }
 
 static void check_error(const struct rp_http_error *error) {
@@ -80,11 +81,11 @@ static void check_chat(const struct rp_completion_params *params) {
     struct rp_chat_prompt prompt;
     struct rp_http_error error = {0};
     size_t work = 0, covered = 0;
-    if (!rp_chat_prompt_check(params, templates, &work, &error)) {
+    if (!rp_chat_prompt_check(params, &serving, &work, &error)) {
         check_error(&error);
         return;
     }
-    if (rp_chat_prompt_make(params, templates, work, &prompt, &error) != RP_OK) {
+    if (rp_chat_prompt_make(params, &serving, work, &prompt, &error) != RP_OK) {
         check_error(&error);
         return;
     }

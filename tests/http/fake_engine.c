@@ -124,15 +124,34 @@ static bool plays(const struct rp_engine *engine, const struct sequence *sequenc
            !engine->config.no_faults;
 }
 
+/* The next token of the sequence's answer. */
+static int32_t pick_token(const struct rp_engine *engine, const struct sequence *sequence) {
+    const struct rp_fake_config *config = &engine->config;
+    const struct rp_request *request = sequence->request;
+    uint32_t count = request->prompt_count, length = 0;
+    if (count == 1)
+        return request->prompt[0];
+    if (!config->answer_open || request->prompt[1] != config->answer_open)
+        return request->prompt[1 + sequence->tokens % (count - 1)];
+    while (2 + length < count && request->prompt[2 + length] != config->answer_close)
+        length++;
+    return sequence->tokens < length ? request->prompt[2 + sequence->tokens] : config->answer_end;
+}
+
+static bool is_held(const struct sequence *sequence) {
+    const struct rp_sample_hold *hold = sequence->request->hold;
+    return hold && atomic_load_explicit(&hold->released, memory_order_acquire) <= sequence->tokens;
+}
+
 /* One token of one sequence; false when it closed. */
 static bool advance(struct rp_engine *engine, uint32_t index) {
     struct sequence *sequence = &engine->sequences[index];
     struct rp_request *request = sequence->request;
-    uint32_t period = request->prompt_count > 1 ? request->prompt_count - 1 : 1;
-    uint32_t first = request->prompt_count > 1 ? 1 : 0;
+    if (is_held(sequence))
+        return true;
     struct rp_event event = {.request = request,
                              .kind = RP_EVENT_TOKEN,
-                             .token = request->prompt[first + sequence->tokens % period],
+                             .token = pick_token(engine, sequence),
                              .time_ns = rp_clock_ns()};
     add_logprobs(&event, request->logprobs, request->top_logprobs);
     if (sequence->tokens == 0) {

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "server/cli/serve_config.h"
+#include "server/cli/serve_dialect.h"
 #include "tests/http/fake_engine.h"
 
 #include <math.h>
@@ -41,6 +42,7 @@ static void set_limits(struct rp_http_limits *limits) {
         limits->header_ms = limits->body_ms = limits->idle_ms = limits->write_stall_ms =
             limits->linger_ms = timeout;
     limits->stream_bytes = from_environment("FAKE_STREAM_BYTES", limits->stream_bytes);
+    limits->keep_alive_ms = from_environment("FAKE_KEEP_ALIVE_MS", limits->keep_alive_ms);
     limits->stuck_ms = from_environment("FAKE_STUCK_MS", limits->stuck_ms);
 }
 
@@ -60,7 +62,15 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
         rp_tokenizer_close(tok);
         return rp_fail(RP_EXIT_MODEL, &err);
     }
+    struct rp_serve_dialect dialect;
+    if (rp_serve_dialect_open(options, tok, templates, &dialect, &err) != RP_OK) {
+        rp_serve_dialect_close(&dialect);
+        rp_chat_templates_close(templates);
+        rp_tokenizer_close(tok);
+        return rp_fail(RP_EXIT_MODEL, &err);
+    }
     if (rp_server_create(&config, &context->server, &err) != RP_OK) {
+        rp_serve_dialect_close(&dialect);
         rp_chat_templates_close(templates);
         rp_tokenizer_close(tok);
         return rp_fail(err.status == RP_STATUS_IN_USE ? RP_EXIT_PORT : RP_EXIT_USAGE, &err);
@@ -71,6 +81,9 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
         .max_model_len = options->engine.max_model_len ? options->engine.max_model_len : 4096,
         .step_us = from_environment("FAKE_STEP_US", 100),
         .kv_tokens = from_environment("FAKE_KV_TOKENS", 1u << 20),
+        .answer_open = RP_MAX(rp_tokenizer_find(tok, "<|say|>", 7), 0),
+        .answer_close = RP_MAX(rp_tokenizer_find(tok, "<|/say|>", 8), 0),
+        .answer_end = RP_MAX(rp_tokenizer_find(tok, "</s>", 4), 0),
         .wake = rp_server_wake,
         .wake_ctx = context->server};
     struct rp_engine *engine = rp_fake_engine_create(&fake);
@@ -78,7 +91,11 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
     struct rp_serving serving = {.engine = engine,
                                  .tokenizer = tok,
                                  .templates = templates,
+                                 .dialect = dialect.bound,
+                                 .free_calls = !options->enforce_tools,
+                                 .text_arguments = dialect.text_arguments,
                                  .model_name = name,
+                                 .model_aliases = options->model_alias,
                                  .model_root = path,
                                  .vocab_size = rp_tokenizer_vocab_size(tok),
                                  .default_temperature = NAN,
@@ -98,6 +115,7 @@ static int serve(struct context *context, struct rp_auth *auth, const char *path
     rp_server_destroy(context->server);
     uint32_t open = rp_fake_engine_open(engine);
     rp_engine_destroy(engine);
+    rp_serve_dialect_close(&dialect);
     rp_chat_templates_close(templates);
     rp_tokenizer_close(tok);
     return open ? 99 : code;

@@ -95,7 +95,7 @@ def test_a_record_tells_the_whole_life():
             assert found["span_id"] == identity(response)[1]
             assert found["completion_id"].startswith("cmpl-") and found["completion_id"].encode() in response.body
             assert (found["state"], found["status"], found["finish_reason"]) == ("finished", 200, "length")
-            assert found["tokens"] == {"prompt": 13, "cached": 0, "output": 7}, found["tokens"]
+            assert found["tokens"] == {"prompt": 13, "cached": 0, "output": 7, "reasoning": 0}, found["tokens"]
             assert (found["params"]["temperature"], found["params"]["seed"], found["params"]["stream"]) == (0.5, 5, stream)
             assert not found["client_left"] and found["error"] is None and found["key_index"] is None
             stamps = list(found["stamps_seconds"].values())

@@ -11,9 +11,9 @@ from free_port import free_port
 
 KEY = "sk-a-key-for-tests"
 GETS = ["/v1/models", "/v1/models/fake", "/health", "/health/ready", "/health/live", "/version", "/metrics", "/debug/env",
-        "/debug/graphs", "/debug/latency"]
+        "/debug/graphs", "/debug/latency", "/tokenizer_info"]
 QUERIES = ["/metrics", "/debug/latency"]
-POSTS = ["/v1/completions", "/tokenize", "/detokenize"]
+POSTS = ["/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
 OPEN = ["/health", "/health/ready", "/health/live"]
 
 

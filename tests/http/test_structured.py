@@ -1,4 +1,4 @@
-"""Answers that must match a JSON Schema, a regular expression or a list of choices: what is sampled always matches,
+"""Answers that must match a JSON Schema, a regular expression, a list of choices, a structural tag or a grammar: what is sampled always matches,
 whatever the sampling, and everything that cannot be enforced is refused by the name of its field."""
 import concurrent.futures
 import json
@@ -81,6 +81,41 @@ def check_every_spelling(server):
     assert complete(server, temperature=0, response_format={"type": "text"})["choices"] == free["choices"]
 
 
+TAG = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<call"], "at_least_one": True, "stop_after_first": True,
+       "tags": [{"type": "tag", "begin": f"<call={name}>", "end": "</call>",
+                 "content": {"type": "json_schema", "json_schema": {"type": "object", "properties": {
+                     "n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"], "additionalProperties": False}}}
+                for name in ("add", "and", "sub")]}}
+OLDER_TAG = {"type": "structural_tag", "triggers": ["<"],
+             "structures": [{"begin": "<n>", "schema": {"type": "integer", "minimum": 0, "maximum": 9}, "end": "</n>"}]}
+GBNF = 'root ::= item (", " item){1,2}\nitem ::= [a-c]{2} | "(" root ")"\n'
+LARK = 'start: WORD ("+" WORD)~1..2\n%import common.INT -> WORD\n%ignore " "\n'
+
+
+def check_tags_and_grammars(server):
+    nested = re.compile(r"[a-c]{2}(, [a-c]{2}){1,2}")
+
+    def check_gbnf(text):
+        while "(" in text:
+            shorter = re.sub(r"\([a-c]{2}(, [a-c]{2}){1,2}\)", "aa", text)
+            assert shorter != text, text
+            text = shorter
+        assert nested.fullmatch(text), text
+    check_call = lambda text: (lambda found: found and json.loads(found.group(2))["n"] in range(100) or 1 / 0)(
+        re.fullmatch(r"<call=(add|and|sub)>(.*)</call>", text, re.S))
+    check_older = lambda text: "<" not in re.sub("<n>[0-9]</n>", "", text) or 1 / 0
+    check_sum = lambda text: re.fullmatch(r" *[0-9]+ *(\+ *[0-9]+ *){1,2}", text) or 1 / 0
+    whole = 0
+    for fields, check in (
+            ({"response_format": TAG}, check_call), ({"structured_outputs": {"structural_tag": json.dumps(TAG)}}, check_call),
+            ({"structural_tag": TAG["format"]}, check_call), ({"response_format": OLDER_TAG}, check_older),
+            ({"grammar": GBNF}, check_gbnf), ({"ebnf": GBNF}, check_gbnf), ({"guided_grammar": GBNF}, check_gbnf),
+            ({"structured_outputs": {"grammar": LARK}}, check_sum)):
+        for seed in range(3):
+            whole += check_choice(complete(server, seed=seed, temperature=1.2, max_tokens=60, **fields)["choices"][0], check)
+    assert whole >= 12, whole
+
+
 def check_sampling_fields(server):
     """Fields that restrict or end answers work together with a grammar."""
     answer = complete(server, guided_regex="[a-z]*", ignore_eos=True, max_tokens=30)
@@ -138,7 +173,12 @@ def check_refusals(server):
             ({"structured_outputs": {"jsn": {}}}, "structured_outputs", "json"),
             ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),
             ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
-            ({"response_format": 3}, "response_format", "type")):
+            ({"response_format": 3}, "response_format", "type"),
+            ({"response_format": {"type": "structural_tag"}}, "response_format", "unknown format"),
+            ({"structural_tag": {"type": "const_string", "value": "a", "x": 1}}, "structural_tag", '"x"'),
+            ({"grammar": "root ::= b"}, "grammar", "line 1: no definition of b"), ({"ebnf": 1}, "ebnf", "GBNF"),
+            ({"guided_grammar": "start: /(?=a)/"}, "guided_grammar", "look-ahead"),
+            ({"structured_outputs": {"grammar": "start: start"}}, "structured_outputs.grammar", "no text")):
         status, answer = server.post("/v1/completions", {"prompt": "x", **fields})
         assert status == 400, (fields, answer)
         assert answer["error"]["param"] == param and words in answer["error"]["message"], (fields, answer)
@@ -167,8 +207,8 @@ def check_metrics(server):
 
 def main():
     with Server(DEMO, "--max-num-seqs", "8", "--mask-deadline-ms", "600000") as server:
-        for check in (check_matching_answers, check_every_spelling, check_sampling_fields, check_stream, check_company,
-                      check_refusals, check_masks_are_shared, check_metrics):
+        for check in (check_matching_answers, check_every_spelling, check_tags_and_grammars, check_sampling_fields,
+                      check_stream, check_company, check_refusals, check_masks_are_shared, check_metrics):
             check(server)
             print("ok", check.__name__[6:], flush=True)
 

@@ -564,7 +564,7 @@ static void test_what_is_no_model_directory_is_refused_by_what_it_is(void **stat
     check_refusal(f, "/nowhere/at/all", RP_STATUS_NOT_FOUND,
                   "/nowhere/at/all: no such model directory", "config.json");
     check_refusal(f, "some-org/some-model", RP_STATUS_NOT_FOUND, "no such model directory",
-                  "not downloaded");
+                  "reprise pull");
     check_refusal(f, "./nowhere", RP_STATUS_NOT_FOUND, "no such model directory", "config.json");
     assert_int_equal(rp_model_dir_check(f->dir.path, &f->err), RP_OK); /* names what is missing */
     rp_test_file_text(&f->dir, "model.gguf", "GGUF");

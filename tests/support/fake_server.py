@@ -24,7 +24,8 @@ def byte_names():
     return names
 
 
-def tokenizer():
+def tokenizer(specials=()):
+    """specials: contents of further special tokens, with ids from VOCAB on."""
     names = byte_names()
     vocab = {"<s>": 0, "</s>": 1, "<|x|>": 2}
     for byte in range(256):
@@ -32,10 +33,11 @@ def tokenizer():
     merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o")]
     for left, right in merges:
         vocab[left + right] = len(vocab)
+    added = [*list(vocab.items())[:3], *((text, VOCAB + i) for i, text in enumerate(specials))]
     return {
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [{"id": number, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
-                          "normalized": False, "special": True} for text, number in list(vocab.items())[:3]],
+                          "normalized": False, "special": True} for text, number in added],
         "normalizer": None,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "post_processor": {"type": "TemplateProcessing",
@@ -58,14 +60,14 @@ def skip(reason):
 
 
 class Server:
-    def __init__(self, *flags, env=None, log=False):
+    def __init__(self, *flags, env=None, log=False, specials=()):
         binary = os.environ.get("REPRISE_FAKE_BIN", "")
         if not os.access(binary, os.X_OK):
             skip("fake_reprise was not built")
         self.folder = tempfile.TemporaryDirectory()
         path = os.path.join(self.folder.name, "tokenizer.json")
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(tokenizer(), file)
+            json.dump(tokenizer(specials), file)
         clean = {name: value for name, value in os.environ.items()
                  if not name.startswith(("REPRISE_API", "VLLM_", "FAKE_"))}
         self.log_path = os.path.join(self.folder.name, "log")

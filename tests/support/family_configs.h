@@ -1,4 +1,4 @@
-/* family_configs.h - fields of small configurations that make each family emit its own operators. */
+/* family_configs.h - fields of configurations that make each family emit its own operators. */
 #ifndef RP_TESTS_SUPPORT_FAMILY_CONFIGS_H
 #define RP_TESTS_SUPPORT_FAMILY_CONFIGS_H
 

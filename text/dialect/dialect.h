@@ -91,6 +91,7 @@ struct rp_dialect_file;
 int rp_dialect_file_load(const char *text, size_t len, struct rp_dialect_file **out,
                          struct rp_error *err) RP_MUST_USE;
 void rp_dialect_file_free(struct rp_dialect_file *file); /* NULL is allowed */
+/* name NULL: the first row. */
 const struct rp_dialect *rp_dialect_file_find(const struct rp_dialect_file *file, const char *name);
 
 /* ---- Tools ------------------------------------------------------------------------------ */

@@ -175,7 +175,7 @@ void rp_dialect_file_free(struct rp_dialect_file *file) {
 const struct rp_dialect *rp_dialect_file_find(const struct rp_dialect_file *file,
                                               const char *name) {
     for (size_t i = 0; i < file->count; i++)
-        if (strcmp(file->rows[i].name, name) == 0)
+        if (!name || strcmp(file->rows[i].name, name) == 0)
             return &file->rows[i];
     return NULL;
 }

@@ -1,9 +1,10 @@
 /* grammar.h - what an answer may look like, and which tokens may come next.
  *
  * A grammar is compiled from a JSON Schema, a regular expression, a list of choices, a structural
- * tag, GBNF or Lark. It works on bytes; a special token is four bytes that no text contains. A state is an integer of its grammar: equal sets of possible continuations are the same
- * integer, so that going back, branching and comparing cost nothing. A matcher joins a grammar with
- * the tokens of one model and turns a state into a bitset of the tokens that are allowed next.
+ * tag, GBNF or Lark. It works on bytes; a special token is four bytes that no text contains. A
+ * state is an integer of its grammar: equal sets of possible continuations are the same integer, so
+ * that going back, branching and comparing cost nothing. A matcher joins a grammar with the tokens
+ * of one model and turns a state into a bitset of the tokens that are allowed next.
  * Every allowed token is the prefix of some accepted text: there are no dead ends.
  *
  * Thread: compiling and masks run on worker threads, never on the step or loop thread. A trie is

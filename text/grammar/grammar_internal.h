@@ -59,7 +59,7 @@ enum node_flag {
 /* Lists (RX_OR, RX_AND, G_OR, G_STATE): lists[a .. a + b), sorted. Repeats: a, lo to hi times. */
 struct node {
     uint8_t kind, flags;
-    uint16_t clean; /* RX: 1 + the number of clean characters that fit (mask); 0: not known */
+    uint16_t clean; /* RX: two bits for each kind of characters (mask): 0 unknown, 2 all fit */
     uint32_t a, b, lo, hi;
     uint32_t row;  /* RX: index + 1 of its row */
     uint32_t mark; /* visited in pass `mark` */
@@ -128,7 +128,7 @@ struct rp_grammar {
     uint32_t start;     /* a G_STATE */
 };
 
-/* ---- grammar_pool.c ------------------------------------------------------------------------- */
+/* ---- grammar_pool.c -------------------------------------------------------------------------- */
 
 struct rp_grammar *grammar_create(const struct rp_grammar_limits *limits);
 /* Makes room for `more` elements; false with g->status set. Through VEC_PUSH and VEC_ROOM. */
@@ -151,7 +151,7 @@ static inline bool node_nullable(const struct rp_grammar *g, uint32_t id) {
     return g->nodes.at[id].flags & NODE_NULLABLE;
 }
 
-/* ---- grammar_charset.c ---------------------------------------------------------------------- */
+/* ---- grammar_charset.c ----------------------------------------------------------------------- */
 
 #define CHARSET_EMPTY 0u
 #define CHARSET_ANY   1u /* every scalar value */
@@ -165,7 +165,7 @@ bool charset_has(const struct rp_grammar *g, uint32_t set, uint32_t code);
 bool charset_touches(const struct rp_grammar *g, uint32_t set, uint32_t first, uint32_t last,
                      bool *out_all);
 
-/* ---- grammar_rx.c: layer 1 ------------------------------------------------------------------ */
+/* ---- grammar_rx.c: layer 1 ------------------------------------------------------------------- */
 
 uint32_t rx_range(struct rp_grammar *g, uint32_t low, uint32_t high);
 uint32_t rx_cat(struct rp_grammar *g, uint32_t a, uint32_t b);
@@ -204,13 +204,21 @@ uint32_t rx_chars(struct rp_grammar *g, uint32_t set, enum rx_mode mode);
 uint32_t rx_text(struct rp_grammar *g, const char *text, size_t len, enum rx_mode mode);
 uint32_t rx_char_derivative(struct rp_grammar *g, const struct node *n, uint8_t byte);
 
-/* ---- grammar_regex.c ------------------------------------------------------------------------ */
+/* ---- grammar_regex.c ------------------------------------------------------------------------- */
 
 /* The texts in which the pattern is found (search), or that it matches whole. */
 int regex_parse(struct rp_grammar *g, const char *pattern, size_t len, enum rx_mode mode,
                 bool search, uint32_t *out_rx, struct rp_error *err);
+enum regex_flag {
+    REGEX_LINE_DOT = 1, /* the point is all but \n, as in Python */
+    REGEX_DOT_ALL = 2,  /* the point is every character */
+    REGEX_FOLD = 4,     /* ASCII letters match in both cases */
+};
+/* Whole texts, in UTF-8. */
+int regex_parse_flags(struct rp_grammar *g, const char *pattern, size_t len, unsigned flags,
+                      uint32_t *out_rx, struct rp_error *err);
 
-/* ---- grammar_number.c ----------------------------------------------------------------------- */
+/* ---- grammar_number.c ------------------------------------------------------------------------ */
 
 /* A bound in decimal: digits are those of the absolute value without leading zeros, of which the
  * last `scale` come after the point. */
@@ -229,7 +237,7 @@ uint32_t rx_at_most(struct rp_grammar *g, const struct decimal *bound, bool stri
 /* Integers divisible by m, or numbers with a fixed count of decimals; NODE_NONE: not supported. */
 uint32_t rx_multiple(struct rp_grammar *g, const struct decimal *m);
 
-/* ---- grammar_node.c: layer 2 ---------------------------------------------------------------- */
+/* ---- grammar_node.c: layer 2 ----------------------------------------------------------------- */
 
 uint32_t g_lit(struct rp_grammar *g, const char *bytes, size_t len);
 uint32_t g_lex(struct rp_grammar *g, uint32_t rx);
@@ -266,7 +274,7 @@ static inline bool g_accepting(const struct rp_grammar *g, uint32_t state) {
     return n->kind == G_STATE && n->b > 0 && g->lists.at[n->a] == NODE_EPS;
 }
 
-/* ---- grammar_free.c: free text ---------------------------------------------------------------- */
+/* ---- grammar_free.c: free text --------------------------------------------------------------- */
 
 #define SPECIAL_MARK 0xFFu /* of the four bytes of a special token: the mark, then its id */
 /* lo of a G_FREE: tokens left, REP_INF, or FREE_FORCED | bytes: the text is at its end, and these
@@ -291,7 +299,7 @@ uint32_t free_mask_state(struct rp_grammar *g, uint32_t state);
 /* The next place in UTF-8 (0: between characters), or -1. */
 int utf8_step(uint32_t place, uint8_t byte);
 
-/* ---- grammar_compile.c ------------------------------------------------------------------------ */
+/* ---- grammar_compile.c ----------------------------------------------------------------------- */
 
 /* Ends a compile: the grammar of `node` in *out, or an error; then g is freed. */
 int grammar_finish(struct rp_grammar *g, uint32_t node, int rc, const char *what,

@@ -11,6 +11,7 @@
 
 #define CLEAN_NODES_MAX 48 /* of the search for clean characters */
 #define CLEAN_PARTS_MAX 96
+#define CLASS_NODES_MAX 128
 
 struct walk {
     struct rp_grammar *g;
@@ -141,16 +142,61 @@ static bool clean_steps(struct clean_search *s, uint32_t rx) {
 
 /* Every text of clean characters fits into `rx`, however long. */
 static bool is_clean(struct rp_grammar *g, uint32_t rx) {
-    if (node_at(g, rx)->clean != 0)
-        return node_at(g, rx)->clean == 2;
+    if ((node_at(g, rx)->clean & 3) != 0)
+        return (node_at(g, rx)->clean & 3) == 2;
     struct clean_search s = {.g = g, .set = {rx}, .count = 1};
     bool clean = rx_delta(g, rx, 'a') && rx_delta(g, rx, 'Z') && rx_delta(g, rx, '~') &&
                  rx_delta(g, rx, ' ') && rx_delta(g, rx, 0xE4);
     for (size_t i = 0; i < s.count && clean; i++)
         clean = clean_steps(&s, s.set[i]);
     if (g->status == RP_OK)
-        g->nodes.at[rx].clean = clean ? 2 : 1;
+        g->nodes.at[rx].clean |= clean ? 2 : 1;
     return clean;
+}
+
+struct class_search {
+    uint32_t rx[CLASS_NODES_MAX], count;
+    uint8_t chars[CLASS_NODES_MAX]; /* the least number of characters that leads there */
+};
+
+/* What follows rx[at] after each character of the class; false: one is not taken. */
+static bool class_steps(struct rp_grammar *g, struct class_search *s, uint32_t at, int name) {
+    uint32_t before = NODE_NONE;
+    for (uint32_t byte = ' '; byte < 0x80; byte++) {
+        if (!trie_class_has(name, (uint8_t)byte))
+            continue;
+        uint32_t next = rx_delta(g, s->rx[at], (uint8_t)byte), i = 0;
+        if (next == NODE_NONE)
+            return false;
+        if (next == before)
+            continue;
+        before = next;
+        while (i < s->count && s->rx[i] != next)
+            i++;
+        if (i < s->count)
+            continue;
+        if (i == CLASS_NODES_MAX)
+            return false;
+        s->rx[i] = next;
+        s->chars[i] = s->chars[at] + 1;
+        s->count++;
+    }
+    return true;
+}
+
+/* Every text of at most CLEAN_MAX characters of the class fits into `rx`. */
+static bool fits_class(struct rp_grammar *g, uint32_t rx, int name) {
+    unsigned shift = 2 + 2 * (unsigned)name, known = node_at(g, rx)->clean >> shift & 3;
+    if (known != 0)
+        return known == 2;
+    struct class_search s = {.rx = {rx}, .count = 1};
+    bool fits = rx_delta(g, rx, 'q') && rx_delta(g, rx, 'Q') && rx_delta(g, rx, '7') &&
+                rx_delta(g, rx, '_') && (name == TRIE_WORD || rx_delta(g, rx, ' '));
+    for (uint32_t i = 0; i < s.count && fits && s.chars[i] < CLEAN_MAX; i++)
+        fits = class_steps(g, &s, i, name);
+    if (g->status == RP_OK)
+        g->nodes.at[rx].clean |= (uint16_t)((fits ? 2 : 1) << shift);
+    return fits;
 }
 
 static void walk_lex(struct walk *w, const struct trie_part *part, uint32_t rx, uint32_t tail) {
@@ -237,6 +283,12 @@ static void mask_lex(struct walk *w, uint32_t rx, uint32_t tail) {
         walk_lex(w, &w->trie->rest, rx, tail);
         return;
     }
+    for (int name = TRIE_CLASSES; name-- > 0;)
+        if (fits_class(g, rx, name)) {
+            merge(w, w->trie->classes[name].mask);
+            walk_lex(w, &w->trie->classes[name].rest, rx, tail);
+            return;
+        }
     walk_lex(w, &w->trie->all, rx, tail);
 }
 

@@ -153,6 +153,10 @@ static bool first_nodes(struct rp_grammar *g) {
     g->memo.at = rp_calloc(MEMO_FIRST, sizeof *g->memo.at);
     if (!g->table.at || !g->memo.at)
         return false;
+    /* callers add offsets to these arrays also while they are empty */
+    if (!VEC_ROOM(g, &g->work, 1) || !VEC_ROOM(g, &g->found, 1) || !VEC_ROOM(g, &g->lists, 1) ||
+        !VEC_ROOM(g, &g->text, 1))
+        return false;
     g->table.count = TABLE_FIRST;
     g->memo.count = MEMO_FIRST;
     grammar_intern(

@@ -22,7 +22,7 @@ struct parser {
     const char *text;
     size_t len, at;
     enum rx_mode mode;
-    unsigned depth;
+    unsigned depth, flags;
     struct rp_error *err;
 };
 
@@ -259,6 +259,17 @@ static uint32_t unite(struct rp_grammar *g, uint32_t a, uint32_t b) {
     return charset_negate(g, charset_intersect(g, not_a, not_b));
 }
 
+/* With flag i the ASCII letters of a set in both cases. */
+static uint32_t folded(struct parser *p, uint32_t set) {
+    uint32_t pairs = CHARSET_EMPTY;
+    for (uint32_t c = 'a'; c <= 'z' && p->flags & REGEX_FOLD; c++)
+        if (charset_has(p->g, set, c) || charset_has(p->g, set, c ^ 0x20)) {
+            struct charset_range both[] = {{c, c}, {c ^ 0x20, c ^ 0x20}};
+            pairs = unite(p->g, pairs, charset_make(p->g, both, 2));
+        }
+    return pairs == CHARSET_EMPTY ? set : unite(p->g, set, pairs);
+}
+
 /* [ was read. */
 static int class_of(struct parser *p, uint32_t *out_rx) {
     struct class_ranges c = {.count = 0, .negated = CHARSET_EMPTY};
@@ -291,7 +302,7 @@ static int class_of(struct parser *p, uint32_t *out_rx) {
     if (rc != RP_OK)
         return rc;
     p->at++;
-    uint32_t set = unite(p->g, charset_make(p->g, c.at, c.count), c.negated);
+    uint32_t set = folded(p, unite(p->g, charset_make(p->g, c.at, c.count), c.negated));
     *out_rx = rx_chars(p->g, inverted ? charset_negate(p->g, set) : set, p->mode);
     return RP_OK;
 }
@@ -342,7 +353,8 @@ static int atom(struct parser *p, struct part *out) {
         rc = class_of(p, &rx);
     } else if (take(p, ".")) {
         struct charset_range ends[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
-        rx = rx_chars(g, charset_negate(g, charset_make(g, ends, 3)), p->mode);
+        size_t count = p->flags & REGEX_DOT_ALL ? 0 : p->flags & REGEX_LINE_DOT ? 1 : 3;
+        rx = rx_chars(g, charset_negate(g, charset_make(g, ends, count)), p->mode);
     } else if (peek(p, '*') || peek(p, '+') || peek(p, '?')) {
         return refuse(p, RP_STATUS_FORMAT, "nothing to repeat");
     } else {
@@ -355,7 +367,8 @@ static int atom(struct parser *p, struct part *out) {
             p->at += (size_t)n;
         }
         if (rc == RP_OK)
-            rx = rx_chars(g, set != CHARSET_EMPTY ? set : charset_range(g, code, code), p->mode);
+            rx = rx_chars(g, folded(p, set != CHARSET_EMPTY ? set : charset_range(g, code, code)),
+                          p->mode);
     }
     out->rx[0][0] = rx;
     return rc;
@@ -449,9 +462,10 @@ static int parse_alternatives(struct parser *p, struct part *out) {
     return rc;
 }
 
-int regex_parse(struct rp_grammar *g, const char *pattern, size_t len, enum rx_mode mode,
-                bool search, uint32_t *out_rx, struct rp_error *err) {
-    struct parser p = {.g = g, .text = pattern, .len = len, .mode = mode, .err = err};
+static int parse(struct rp_grammar *g, const char *pattern, size_t len, enum rx_mode mode,
+                 bool search, unsigned flags, uint32_t *out_rx, struct rp_error *err) {
+    struct parser p = {
+        .g = g, .text = pattern, .len = len, .mode = mode, .flags = flags, .err = err};
     struct part x;
     *out_rx = NODE_NONE;
     int rc = parse_alternatives(&p, &x);
@@ -475,4 +489,14 @@ int regex_parse(struct rp_grammar *g, const char *pattern, size_t len, enum rx_m
     if (g->status != RP_OK)
         return rp_error_set(err, g->status, "the pattern is too complex");
     return RP_OK;
+}
+
+int regex_parse(struct rp_grammar *g, const char *pattern, size_t len, enum rx_mode mode,
+                bool search, uint32_t *out_rx, struct rp_error *err) {
+    return parse(g, pattern, len, mode, search, 0, out_rx, err);
+}
+
+int regex_parse_flags(struct rp_grammar *g, const char *pattern, size_t len, unsigned flags,
+                      uint32_t *out_rx, struct rp_error *err) {
+    return parse(g, pattern, len, RX_PLAIN, false, flags, out_rx, err);
 }

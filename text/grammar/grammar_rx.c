@@ -224,15 +224,17 @@ static void decide(struct rp_grammar *g, uint32_t id, bool live) {
     g->nodes.at[id].flags |= (uint8_t)(NODE_LIVE_KNOWN | (live ? NODE_LIVE : 0));
 }
 
-/* Depth first over derivatives until one can end or has no RX_AND and RX_NOT. */
+/* Depth first over derivatives until one can end or has no RX_AND and RX_NOT. All that were passed
+ * on the way there can still match as well; g->found holds each with the place of what it came
+ * from. */
 static bool search_match(struct rp_grammar *g, uint32_t id) {
-    size_t base = g->work.count, seen = 0;
+    size_t base = g->work.count, log = g->found.count, seen = 0;
     uint32_t pass = ++g->pass;
     bool live = false;
     g->nodes.at[id].mark = pass;
-    bool ok = VEC_PUSH(g, &g->work, id);
-    for (size_t next = base; ok && !live && g->work.count > base; (void)next) {
-        uint32_t at = g->work.at[--g->work.count];
+    bool ok = VEC_PUSH(g, &g->found, id) && VEC_PUSH(g, &g->found, 0) && VEC_PUSH(g, &g->work, 0);
+    while (ok && !live && g->work.count > base) {
+        uint32_t from = g->work.at[--g->work.count], at = g->found.at[log + from];
         uint32_t before = NODE_NONE;
         for (uint32_t byte = 0; byte < 256 && !live; byte++) {
             uint32_t d = derive(g, at, (uint8_t)(byte ^ 0x20), 0);
@@ -242,14 +244,21 @@ static bool search_match(struct rp_grammar *g, uint32_t id) {
             const struct node *n = node_at(g, d);
             live = n->flags & NODE_NULLABLE || !(n->flags & NODE_MIXED) ||
                    (n->flags & NODE_LIVE_KNOWN && n->flags & NODE_LIVE);
+            bool empty = n->flags & NODE_LIVE_KNOWN && !live;
             g->nodes.at[d].mark = pass;
-            ok = ok && VEC_PUSH(g, &g->work, d);
+            uint32_t place = (uint32_t)(g->found.count - log);
+            ok = ok && (empty || (VEC_PUSH(g, &g->found, d) && VEC_PUSH(g, &g->found, from) &&
+                                  VEC_PUSH(g, &g->work, place)));
         }
+        for (size_t k = from; live && ok && g->status == RP_OK && k != 0;
+             k = g->found.at[log + k + 1])
+            decide(g, g->found.at[log + k], true);
         if (++seen > SEARCH_MAX || !grammar_burn(g, 64))
             grammar_fail(g, RP_STATUS_FULL);
         ok = ok && g->status == RP_OK;
     }
     g->work.count = base;
+    g->found.count = log;
     return live && ok;
 }
 

@@ -46,7 +46,7 @@ int trie_make_specials(struct rp_token_trie *trie, const struct rp_trie_token *t
     return RP_OK;
 }
 
-/* The first special of [first, last) whose byte k is at least `byte`; all share the bytes before. */
+/* The first of [first, last) whose byte k is at least `byte`; all share the bytes before. */
 static uint32_t lower_bound(const struct rp_token_trie *trie, uint32_t first, uint32_t last,
                             uint32_t k, uint32_t byte) {
     while (first < last) {

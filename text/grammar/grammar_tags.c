@@ -1,6 +1,7 @@
 /* grammar_tags.c - structural tags: formats that do not begin with free text, and the compile. */
 #include "text/grammar/grammar_tags.h"
 
+#include "text/grammar/grammar_ebnf.h"
 #include "text/json_file.h"
 
 #include <string.h>
@@ -70,6 +71,22 @@ static int regex(struct tag_compiler *c, const json_t *f, const struct tag_ends 
     if (rc != RP_OK)
         return tag_refuse(c, rc, f, "pattern", inner.text);
     *out = tag_with_end(c, g_lex(c->g, rx), ends);
+    return RP_OK;
+}
+
+static int grammar(struct tag_compiler *c, const json_t *f, const struct tag_ends *ends,
+                   uint32_t *out) {
+    const json_t *source = json_object_get(f, "grammar");
+    const char *text = json_string_value(source);
+    struct rp_error inner;
+    uint32_t node;
+    if (!text)
+        return tag_refuse(c, RP_STATUS_FORMAT, f, "grammar", "a string was expected");
+    int rc = ebnf_parse(c->g, c->trie, text, json_string_length(source), !strstr(text, "::="),
+                        &node, &inner);
+    if (rc != RP_OK)
+        return tag_refuse(c, rc, f, "grammar", inner.text);
+    *out = tag_with_end(c, node, ends);
     return RP_OK;
 }
 
@@ -253,6 +270,7 @@ static const struct format formats[] = {
     {"const_string", " value ", const_string},
     {"json_schema", " json_schema style any_order max_whitespace_cnt pointer ", json_schema},
     {"regex", " pattern ", regex},
+    {"grammar", " grammar ", grammar},
     {"token", " token ", token},
     {"exclude_token", " exclude_tokens ", exclude_token},
     {"any_text", " excludes max_tokens max_chars ", tag_any_text},

@@ -180,6 +180,32 @@ static uint32_t length_in_trie(const struct rp_trie_token *t) {
     return memchr(t->bytes, SPECIAL_MARK, t->len) ? 0 : t->len;
 }
 
+static int make_classes(struct rp_token_trie *trie, const uint32_t *sorted, size_t count) {
+    uint32_t *others = rp_alloc(count * sizeof *others);
+    int rc = others ? RP_OK : RP_STATUS_NO_MEMORY;
+    for (int name = 0; name < TRIE_CLASSES && rc == RP_OK; name++) {
+        struct trie_class *class = &trie->classes[name];
+        size_t used = 0;
+        if (!(class->mask = new_mask(trie))) {
+            rc = RP_STATUS_NO_MEMORY;
+            break;
+        }
+        for (size_t i = 0; i < count; i++) {
+            const struct rp_trie_token *t = &trie->tokens[sorted[i]];
+            uint32_t k = 0;
+            while (k < t->len && trie_class_has(name, (uint8_t)t->bytes[k]))
+                k++;
+            if (k == t->len && k <= CLEAN_MAX)
+                class->mask[sorted[i] / 32] |= 1u << sorted[i] % 32;
+            else
+                others[used++] = sorted[i];
+        }
+        rc = build(trie, &class->rest, others, used);
+    }
+    rp_free(others);
+    return rc;
+}
+
 static int copy_tokens(struct rp_token_trie *trie, const struct rp_trie_token *tokens) {
     size_t bytes = 0, at = 0;
     for (uint32_t i = 0; i < trie->token_count; i++)
@@ -218,6 +244,8 @@ static int fill(struct rp_token_trie *trie, const struct rp_trie_token *tokens) 
             ids[count++] = i;
     sort_ids(ids, ids + trie->token_count, count, trie->tokens);
     rc = build(trie, &trie->all, ids, count);
+    if (rc == RP_OK)
+        rc = make_classes(trie, ids, count);
     if (rc == RP_OK)
         rc = make_slices(trie, ids, &count);
     if (rc == RP_OK)
@@ -272,6 +300,10 @@ void rp_token_trie_free(struct rp_token_trie *trie) {
     rp_free(trie->twins);
     rp_free(trie->tokens);
     rp_free(trie->text);
+    for (int i = 0; i < TRIE_CLASSES; i++) {
+        rp_free(trie->classes[i].mask);
+        rp_free(trie->classes[i].rest.nodes);
+    }
     rp_free(trie->text_mask);
     rp_free(trie->having);
     rp_free(trie->specials);

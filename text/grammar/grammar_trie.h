@@ -34,6 +34,18 @@ struct trie_exit {
     uint32_t token, len;  /* some token below it, and its bytes before the quote */
 };
 
+/* Tokens of at most CLEAN_MAX characters, all in a class of ASCII; the others as a trie. */
+enum trie_class_name { TRIE_WORD, TRIE_WORD_SPACE, TRIE_CLASSES };
+struct trie_class {
+    uint32_t *mask;
+    struct trie_part rest;
+};
+static inline bool trie_class_has(int name, uint8_t byte) {
+    uint8_t low = byte | 0x20;
+    return (low >= 'a' && low <= 'z' && byte < 0x80) || (byte >= '0' && byte <= '9') ||
+           byte == '_' || (byte == ' ' && name == TRIE_WORD_SPACE);
+}
+
 /* A special token: four bytes in the trie (SPECIAL_MARK), found by its text. */
 struct trie_special {
     const char *bytes;
@@ -42,6 +54,7 @@ struct trie_special {
 
 struct rp_token_trie {
     struct trie_part all, rest;
+    struct trie_class classes[TRIE_CLASSES];
     uint32_t token_count, width, words; /* words of a mask */
     uint32_t *twins;                    /* another token of the same bytes, or TRIE_NO_TOKEN */
     uint32_t *slices[CLEAN_MAX + 1];    /* clean tokens of at most i characters */

@@ -70,6 +70,8 @@ const char *rp_chat_templates_source(const struct rp_chat_templates *set);
 /* Whether any template of the set loops over message content or asks what type it is: then content
  * given as parts should be passed as a list, else their texts joined into one string. */
 bool rp_chat_templates_content_parts(const struct rp_chat_templates *set);
+/* Its source. */
+const char *rp_chat_template_text(const struct rp_chat_template *tmpl);
 /* Whether the template's text mentions a variable (such as "tools" or "enable_thinking"). */
 bool rp_chat_template_uses(const struct rp_chat_template *tmpl, const char *variable);
 

@@ -473,10 +473,12 @@ int rp_chat_template_compile(const char *source, size_t len, const char *name,
     if (!rp_utf8_valid(source, len))
         return rp_error_set(err, RP_STATUS_FORMAT, "%s: is not UTF-8", name);
     struct rp_chat_template *t = rp_calloc(1, sizeof *t);
-    if (!t || !(t->name = rp_strdup(name))) {
+    if (!t || !(t->name = rp_strdup(name)) || !(t->text = rp_alloc(len + 1))) {
         rp_chat_template_destroy(t);
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: out of memory", name);
     }
+    memcpy(t->text, source, len);
+    t->text[len] = '\0';
     /* A token takes 40 bytes and a node 200: a hostile megabyte stays within this. */
     t->mem.arena.limit_bytes = (size_t)512 << 20;
     c.mem = &t->mem;
@@ -497,8 +499,11 @@ void rp_chat_template_destroy(struct rp_chat_template *t) {
         return;
     rp_arena_deinit(&t->mem.arena);
     rp_free(t->name);
+    rp_free(t->text);
     rp_free(t);
 }
+
+const char *rp_chat_template_text(const struct rp_chat_template *t) { return t->text; }
 
 bool rp_chat_template_uses(const struct rp_chat_template *t, const char *variable) {
     return rp_tdict_get_text(t->symbol_map.u.dict, variable, strlen(variable)) != NULL;

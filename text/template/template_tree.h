@@ -135,7 +135,7 @@ struct rp_template_node {
 
 struct rp_chat_template {
     struct rp_tmem mem;
-    char *name;
+    char *name, *text;
     struct rp_template_nodes body;
     struct rp_value *symbols; /* names of variables, by number */
     size_t symbol_count, symbol_capacity;

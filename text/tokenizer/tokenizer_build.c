@@ -382,6 +382,7 @@ int rp_tok_fill(struct rp_tok_load *load, const struct rp_tokenizer_tables *t, j
     if (status != RP_OK)
         return status;
     tok->model = models[t->model];
+    rp_tok_classes_fill(tok->classes, tok->moves);
     for (uint32_t id = 0; id < t->count && by_scores(t); id++)
         tok->byte_fallback = tok->byte_fallback || type_of(t, id) == RP_TOKENIZER_BYTE;
     status = set_special(load, t);

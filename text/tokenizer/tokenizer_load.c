@@ -348,6 +348,7 @@ static int load_sections(struct rp_tok_load *load, const json_t *root) {
         return rp_error_set(load->err, RP_STATUS_FORMAT, "%s: added_tokens must be an array",
                             load->file);
     int status = check_model(load, model);
+    rp_tok_classes_fill(tok->classes, tok->moves);
     if (status == RP_OK)
         status = rp_tok_config_normalizer(load, json_object_get(root, "normalizer"));
     if (status == RP_OK) /* before the vocabulary: it decides about byte_level */
@@ -444,7 +445,6 @@ struct rp_tokenizer *rp_tok_create(void) {
         rp_tokenizer_close(tok);
         return NULL;
     }
-    rp_tok_classes_fill(tok->classes, tok->moves);
     return tok;
 }
 
