@@ -49,7 +49,7 @@ struct rp_dialect {
     const char *name;             /* ours; unique */
     const char *tool_parser;      /* values of --tool-call-parser, separated by spaces */
     const char *reasoning_parser; /* values of --reasoning-parser, likewise */
-    const char *clues;            /* texts of which one is in the chat template, one a line */
+    const char *clues; /* lines; all parts (between tabs) of one are in the chat template */
 
     const char *reasoning_open, *reasoning_close;
 

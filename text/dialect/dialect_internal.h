@@ -52,7 +52,6 @@ enum marker_kind {
 struct marker {
     uint16_t count;                     /* 0: the row has none */
     bool newline_before, newline_after; /* the row's text begins or ends with a newline */
-    bool gap_before;                    /* SYM_GAP was trimmed at the front */
     rp_symbol symbols[MARKER_SYMBOLS];
 };
 
