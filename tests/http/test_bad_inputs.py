@@ -190,7 +190,11 @@ BODIES = [
                             (b'"a{99999}{99999}"', COMPLEX), (b'"\\\\1"', "invalid_grammar"),
                             (b'"' + b"(" * 20000 + b'"', COMPLEX), (b'"' + b"a?" * 40000 + b'"', COMPLEX)]),
     *field("guided_choice", [(b'"a"', "invalid_type"), (b"[]", "invalid_type"), (b'["a",1]', "invalid_type")]),
-    *field("grammar", [(b'"root ::= [a-z]"', UNSUPPORTED)]),
+    *field("grammar", [(b"3", "invalid_type"), (b'"root ::= [a-z"', "invalid_grammar"), (b'"root ::= other"', "invalid_grammar"),
+                       (b'"root ::= a\\na ::= root"', "invalid_grammar"), (b'"' + b"(" * 20000 + b'"', "invalid_grammar")]),
+    *field("ebnf", [(b"3", "invalid_type"), (b'""', "invalid_grammar")]),
+    *field("guided_grammar", [(b"3", "invalid_type"), (b'"start: other"', "invalid_grammar")]),
+    *field("structural_tag", [(b"3", "invalid_type"), (b'{"format":{"type":"frog"}}', "invalid_grammar")]),
     *field("messages", [(b"[]", UNSUPPORTED)]),
     *field("cache_salt", [(b"1", "invalid_type")]),
 ]
