@@ -104,7 +104,8 @@ def check_keys(browser):
     browser.key("ArrowLeft")
     browser.key("ArrowLeft")
     draw_again(browser)
-    assert re.search(r"Throughput.*\d+ s ago: generated .*, prompt ", browser.run("$('chart-itl') && $('chart-rate').getAttribute('aria-label')"))
+    label = browser.run("$('chart-rate').getAttribute('aria-label')")
+    assert re.search(r"Throughput.*\d+ s ago: generated .*, prompt ", label), label
     assert browser.run("document.querySelectorAll('.chart line.cursor').length") == 6
     browser.key("Escape")
     assert browser.run("document.querySelectorAll('line.cursor').length") == 0

@@ -50,6 +50,7 @@ def test_a_client_that_never_reads_again_is_closed():
         client = open_stream(server, 190000, "gone")
         server.until(lambda: server.metric("reprise_http_slow_readers_total") == 1, "it is closed")
         client.close()
+        server.until(lambda: record(server, "gone")["finish_reason"], "its request has ended")
         found = record(server, "gone")
         assert found["client_left"] and found["finish_reason"] == "cancelled", found
 
