@@ -248,8 +248,9 @@ void rp_sample_cpu(const void *args_void, const struct rp_cpu_worker *worker) {
     struct rp_token_scores *scores = rp_result_scores(entry, &view->config);
     const struct worker_scratch scratch = {args->scratch + (size_t)worker->index * args->vocab,
                                            args->copies + (size_t)worker->index * args->vocab};
-    const uint32_t *late =
-        (counts->flags & RP_PACKET_LATE_FLAGS) ? rp_late_flags(view, step) : NULL;
+    const uint32_t *late = (counts->flags & RP_PACKET_LATE_FLAGS)
+                               ? view->late_flags + rp_late_entry(view, step)
+                               : NULL;
     for (uint32_t i = worker->index; i < counts->row_count; i += worker->count) {
         struct rp_live_row live = view->rows[i];
         uint32_t *slot = view->slots + (size_t)live.slot * view->slot_words;

@@ -51,8 +51,7 @@ struct sample_args {
     double unit;            /* fixed point: a probability of 1 */
 };
 
-/* Flags that the host adds to row `row` while forward runs: read from host memory, and only when
- * the step has any. */
+/* Flags that the host adds to row `row` while forward runs; read only when the step has any. */
 static __device__ __forceinline__ uint32_t late_row_flags(const rp_step_view &step, uint32_t row) {
     if (!(step.counts->flags & RP_PACKET_LATE_FLAGS))
         return 0;

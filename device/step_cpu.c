@@ -159,8 +159,11 @@ size_t rp_step_state_carve(const struct rp_step_config *config, unsigned char *b
     /* Penalty counts: two bytes for each id, so 16 words for each word of a mask. */
     view->sample_state_words = config->vocab ? RP_SAMPLING_ALLOWED + 17 * rp_mask_words(config) : 0;
     view->sample_state = carve(base, &used, config->slot_count * view->sample_state_words * 4);
-    if (config->masks_on_device)
+    if (config->late_copies) {
         view->masks = carve(base, &used, config->mask_capacity * rp_mask_words(config) * 4);
+        view->late_flags =
+            carve(base, &used, (size_t)RP_STEP_RING_ENTRIES * config->row_capacity * 4);
+    }
     return used;
 }
 
@@ -175,11 +178,13 @@ size_t rp_step_rings_carve(const struct rp_step_config *config, unsigned char *b
     view->stamp_ring =
         carve(base, &used,
               (size_t)RP_STEP_RING_ENTRIES * config->stamp_capacity * sizeof *view->stamp_ring);
-    view->late_flags = carve(base, &used, (size_t)RP_STEP_RING_ENTRIES * config->row_capacity * 4);
+    view->late_inputs = carve(base, &used, (size_t)RP_STEP_RING_ENTRIES * config->row_capacity * 4);
     view->sample_input_words = config->vocab ? RP_SAMPLING_ALLOWED + 2 * rp_mask_words(config) : 0;
     view->sample_inputs = carve(base, &used, config->slot_count * view->sample_input_words * 4);
     view->mask_inputs = carve(base, &used, config->mask_capacity * rp_mask_words(config) * 4);
-    if (!config->masks_on_device)
+    if (!config->late_copies) {
         view->masks = view->mask_inputs;
+        view->late_flags = view->late_inputs;
+    }
     return used;
 }

@@ -30,7 +30,7 @@ static uint64_t slot_bytes(const struct rp_engine_config *config, const struct r
                                         .prompt_ring_capacity = 1,
                                         .vocab = model->config.vocab,
                                         .mask_capacity = rp_mask_capacity(config->max_num_seqs),
-                                        .masks_on_device = true};
+                                        .late_copies = true};
     return rp_step_state_carve(&step, NULL, &view);
 }
 

@@ -129,7 +129,7 @@ static void size_step(const struct rp_engine_config *config, const struct rp_mod
     step->prompt_ring_capacity = ceil_pow2(4 * (step->token_capacity + step->row_capacity));
     step->vocab = model->config.vocab;
     step->mask_capacity = rp_mask_capacity(step->row_capacity);
-    step->masks_on_device = out->on_gpu;
+    step->late_copies = out->on_gpu;
     step->stamp_capacity = program->op_count * (out->on_gpu ? LAUNCHES_PER_OP : 1);
 }
 

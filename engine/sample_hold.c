@@ -95,12 +95,17 @@ static uint32_t late_flags_of(struct rp_engine *engine, const struct rp_sched_ro
 }
 
 int rp_sample_hold_resolve(struct rp_engine *engine, const struct rp_pending_step *step) {
-    uint32_t *late_flags = rp_late_flags(&engine->batch.view, step->device_step);
+    const struct rp_step_view *view = &engine->batch.view;
+    size_t entry = rp_late_entry(view, step->device_step);
+    uint32_t *late_flags = (uint32_t *)view->late_inputs + entry;
     int status = await_holds(engine, &step->plan);
     for (uint32_t i = 0; i < step->plan.row_count && status == RP_OK; i++)
         late_flags[i] = late_flags_of(engine, &step->plan.rows[i], step->device_step);
     rp_counter_add(&engine->metrics.masks_placed, engine->mask_pool.new_count);
     if (status == RP_OK)
         status = rp_mask_pool_upload(&engine->mask_pool, engine->backend, engine->device);
+    if (status == RP_OK && view->late_flags != view->late_inputs)
+        status = engine->backend->copy(engine->device, (uint32_t *)view->late_flags + entry,
+                                       late_flags, step->plan.row_count * sizeof *late_flags);
     return status;
 }

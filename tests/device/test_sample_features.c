@@ -234,19 +234,23 @@ static const struct rp_row_result *result_of(uint32_t row) {
                            view.counts->step % RP_STEP_RING_ENTRIES * view.result_bytes)[row];
 }
 
+static uint32_t *late_flags_of(uint64_t step) {
+    return (uint32_t *)view.late_inputs + rp_late_entry(&view, step);
+}
+
 static void test_late_flags_are_read_in_steps_that_have_them(void **state) {
     (void)state;
     uint32_t entries[RP_STEP_RING_ENTRIES] = {0, 0, RP_ROW_MASK | 1 << RP_ROW_MASK_SHIFT,
                                               RP_ROW_WITHHELD};
     for (uint64_t step = 0; step < RP_STEP_RING_ENTRIES; step++)
-        rp_late_flags(&view, step)[0] = RP_ROW_WITHHELD;
+        late_flags_of(step)[0] = RP_ROW_WITHHELD;
     slot[RP_SLOT_FEATURES] = RP_FEATURE_ALLOWED;
     allow(31);
     assert_int_equal(sample(), 31); /* step 1: ignored without the packet's flag */
     view.counts->flags = RP_PACKET_LATE_FLAGS;
     allow_in_pool(1, 32);
     for (uint64_t step = 0; step < RP_STEP_RING_ENTRIES; step++)
-        rp_late_flags(&view, step)[0] = entries[step];
+        late_flags_of(step)[0] = entries[step];
     assert_int_equal(sample(), 32);                               /* step 2 */
     assert_int_equal(live->flags, RP_ROW_DECODE | RP_ROW_SAMPLE); /* for that step only */
     uint32_t length = slot[RP_SLOT_LENGTH], outputs = slot[RP_SLOT_OUTPUT_COUNT];

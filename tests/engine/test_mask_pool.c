@@ -41,7 +41,7 @@ static int copy(struct rp_device *device, void *to, const void *from, size_t byt
 static const struct rp_backend backend = {.copy = copy};
 
 static void open_pool(bool on_device) {
-    config.masks_on_device = on_device;
+    config.late_copies = on_device;
     size_t state_bytes = rp_step_state_carve(&config, NULL, &view);
     size_t ring_bytes = rp_step_rings_carve(&config, NULL, &view);
     state_block = rp_alloc_aligned(state_bytes, RP_CACHE_LINE);

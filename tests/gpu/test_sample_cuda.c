@@ -50,7 +50,7 @@ static int set_up(void **state) {
                                                  .prompt_ring_capacity = 16,
                                                  .vocab = VOCAB_MAX,
                                                  .mask_capacity = MASKS,
-                                                 .masks_on_device = true};
+                                                 .late_copies = true};
     random_state = 5;
     rp_gpu_step_open(&step, &config);
     candidates = rp_alloc_aligned(VOCAB_MAX * sizeof *candidates, RP_CACHE_LINE);
