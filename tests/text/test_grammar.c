@@ -14,6 +14,8 @@ static const char *const schemas[] = {
     "{\"type\":\"string\",\"maxLength\":300}",
     "{\"type\":\"string\",\"pattern\":\"^(abc|[a-f]+)$\"}",
     "{\"type\":\"string\",\"pattern\":\"the\",\"maxLength\":9}",
+    "{\"type\":\"string\",\"pattern\":\"^([^@\\\\s]+@|..)+\\\\p{L}?$\",\"minLength\":4,"
+    "\"maxLength\":7}",
     "{\"type\":\"string\",\"format\":\"date-time\"}",
     "{\"type\":\"integer\",\"minimum\":-12,\"maximum\":1023}",
     "{\"type\":\"number\",\"exclusiveMinimum\":0.05,\"maximum\":99.5}",
@@ -176,8 +178,8 @@ static void test_searches_end_a_mask_the_same_way_whatever_was_done_before(void 
 
 static void test_a_search_without_end_ends_the_request(void **state) {
     static const char schema[] =
-        "{\"type\":\"string\",\"allOf\":[{\"pattern\":\"^y|^([a-z]{61})*$\"},"
-        "{\"pattern\":\"^y|^([a-z]{67})*x$\"}]}";
+        "{\"type\":\"string\",\"allOf\":[{\"pattern\":\"^y|^([a-z]{127})*$\"},"
+        "{\"pattern\":\"^y|^([a-z]{131})*x$\"}]}";
     struct rp_grammar *g;
     uint32_t at;
     (void)state;
@@ -187,7 +189,7 @@ static void test_a_search_without_end_ends_the_request(void **state) {
     for (int turn = 0; turn < 2; turn++)
         assert_int_equal(rp_matcher_advance_bytes(m, rp_matcher_start(m), "\"a", 2, &at),
                          RP_STATUS_FULL);
-    assert_in_range(g->derivatives - before, 1, RP_MASK_FUEL * 2);
+    assert_in_range(g->derivatives - before, 1, RP_MASK_FUEL * 3);
     rp_matcher_free(m);
 }
 

@@ -72,8 +72,9 @@ struct node {
     uint32_t row;  /* RX: index + 1 of its row */
     uint32_t mark; /* visited in pass `mark` */
     uint32_t charged,
-        cost;       /* RX: fuel of its search for a match, and the call that it was put on */
-    uint32_t steps; /* nodes that a byte passes */
+        cost;        /* RX: fuel of its search for a match, and the call that it was put on */
+    uint32_t passed; /* RX: the call that its steps were put on */
+    uint32_t steps;  /* nodes that a byte passes */
     struct rx_lengths chars;
 };
 

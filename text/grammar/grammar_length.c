@@ -163,7 +163,7 @@ static bool is_counter(const struct rp_grammar *g, uint32_t id) {
     return id == g->json_char || (n->kind == RX_REP && n->a == g->json_char) || is_any_rest(g, n);
 }
 
-/* Of a pattern and counters of any characters; all but finitely many of the texts when `some`
+/* For a pattern and counters of any characters; all but finitely many of the texts when `some`
  * are excluded. A character of the pattern is one of the counters' as well. */
 static enum rx_answer fits(const struct rx_lengths *l, uint32_t low, uint32_t high, bool some) {
     if (low > high || l->min > high || l->max < low)

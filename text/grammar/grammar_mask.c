@@ -202,6 +202,14 @@ static bool fits_class(struct rp_grammar *g, uint32_t rx, int name) {
     return fits;
 }
 
+/* Its derivatives are paid once in a mask, made before or not. */
+static void pass(struct walk *w, uint32_t rx) {
+    struct node *n = &w->g->nodes.at[rx];
+    if (n->passed != w->g->call)
+        w->used += n->steps * 2ull;
+    n->passed = w->g->call;
+}
+
 static void walk_lex(struct walk *w, const struct trie_part *part, uint32_t rx, uint32_t tail) {
     struct {
         uint32_t end, rx;
@@ -230,7 +238,7 @@ static void walk_lex(struct walk *w, const struct trie_part *part, uint32_t rx, 
             i += trie_size(n);
             continue;
         }
-        w->used += node_at(g, next)->steps / 8;
+        pass(w, next);
         if (n.token != TRIE_NO_TOKEN)
             mask_set(w->trie, w->bits, n.token);
         if (trie_size(n) > 1) {

@@ -10,7 +10,7 @@
 
 #define DEPTH_MAX       1000  /* of a derivative's recursion */
 #define SEARCH_MAX      20000 /* nodes of one search for a match */
-#define DERIVATIVE_FUEL 2     /* of a search */
+#define DERIVATIVE_FUEL 1     /* of a search */
 
 uint32_t rx_range(struct rp_grammar *g, uint32_t low, uint32_t high) {
     return grammar_intern(g, (struct node){.kind = RX_RANGE,
@@ -234,7 +234,10 @@ static bool search_match(struct rp_grammar *g, uint32_t id) {
     while (ok && !live && g->work.count > base) {
         uint32_t at = g->work.at[--g->work.count], before = NODE_NONE;
         for (uint32_t i = 0; i < 256 && !live && ok; i++) {
-            uint8_t byte = (uint8_t)(i < 0x40 ? i ^ 0xB0 : i < 0xC0 ? (i - 0x40) ^ 0x30 : i);
+            /* a continuation byte, '0', .. and 'u': the first of a character's rest that fit */
+            uint8_t byte = (uint8_t)(i >= 192   ? i
+                                     : i >= 128 ? i ^ 0xF5
+                                                : i / 2 ^ (i & 1 ? 0x30 : 0xB0));
             uint32_t d = derive(g, at, byte, 0);
             if (d == NODE_NONE || d == before || g->nodes.at[d].mark == pass)
                 continue;
