@@ -2,6 +2,7 @@
  * is kept. */
 #include "base/memory.h"
 #include "tests/text/grammar_fixture.h"
+#include "text/grammar/grammar_internal.h"
 
 #include <stdlib.h>
 
@@ -13,6 +14,8 @@ static const char *const schemas[] = {
     "{\"type\":\"string\",\"maxLength\":300}",
     "{\"type\":\"string\",\"pattern\":\"^(abc|[a-f]+)$\"}",
     "{\"type\":\"string\",\"pattern\":\"the\",\"maxLength\":9}",
+    "{\"type\":\"string\",\"pattern\":\"^([^@\\\\s]+@|..)+\\\\p{L}?$\",\"minLength\":4,"
+    "\"maxLength\":7}",
     "{\"type\":\"string\",\"format\":\"date-time\"}",
     "{\"type\":\"integer\",\"minimum\":-12,\"maximum\":1023}",
     "{\"type\":\"number\",\"exclusiveMinimum\":0.05,\"maximum\":99.5}",
@@ -117,6 +120,79 @@ static void test_fuel_ends_a_mask_the_same_way_with_and_without_its_cache(void *
     rp_matcher_free(m);
 }
 
+/* The least fuel with which the mask after `text` is made, in a new matcher. */
+static uint64_t fuel_of(const char *schema, const char *text) {
+    uint32_t bits[GRAMMAR_WIDTH / 32], at;
+    struct rp_matcher *m = schema_matcher(schema);
+    assert_int_equal(rp_matcher_advance_bytes(m, rp_matcher_start(m), text, strlen(text), &at),
+                     RP_OK);
+    uint64_t low = 1, high = (uint64_t)RP_MASK_FUEL * 64;
+    while (low < high) {
+        uint64_t middle = (low + high) / 2;
+        if (rp_matcher_mask(m, at, bits, middle) == RP_OK)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    rp_matcher_free(m);
+    return low;
+}
+
+static void test_a_pattern_with_bounds_of_length_costs_no_search(void **state) {
+    (void)state;
+    static const char schema[] = "{\"type\":\"string\",\"pattern\":\"^([a-z]+[.-]?)+[a-z]+$\","
+                                 "\"minLength\":3000,\"maxLength\":4000}";
+    struct rp_grammar *g;
+    uint32_t at;
+    assert_int_equal(rp_grammar_compile_json_schema(schema, strlen(schema), NULL, &g, NULL), RP_OK);
+    struct rp_matcher *m = grammar_match(g);
+    uint64_t before = g->derivatives;
+    assert_int_equal(rp_matcher_advance_bytes(m, rp_matcher_start(m), "\"a", 2, &at), RP_OK);
+    assert_in_range(g->derivatives - before, 1, 2000);
+    rp_matcher_free(m);
+    assert_in_range(fuel_of(schema, "\"ab"), 1, RP_MASK_FUEL / 10);
+    CHECK_SCHEMA("{\"type\":\"string\",\"pattern\":\"^(aaa)*$\",\"minLength\":4,\"maxLength\":8}",
+                 "\"aaaaaa\"", NULL, "\"aaa\"", "\"aaaaaaa\"", NULL);
+    CHECK_SCHEMA("{\"type\":\"string\",\"pattern\":\"^(a{4}|b{9,11})*c?$\",\"minLength\":6,"
+                 "\"maxLength\":9}",
+                 "\"aaaaaaaa\"", "\"aaaaaaaac\"", "\"bbbbbbbbb\"", NULL, "\"aaaa\"", "\"aaaac\"",
+                 "\"bbbbbbbbbc\"", NULL);
+}
+
+/* Lengths of both patterns are known, but not what they have in common: each state is searched. */
+static void test_searches_end_a_mask_the_same_way_whatever_was_done_before(void **state) {
+    static const char schema[] = "{\"type\":\"string\",\"allOf\":[{\"pattern\":\"^([a-z]{3})*$\"},"
+                                 "{\"pattern\":\"^([a-z]{5})*x$\"}]}";
+    uint32_t bits[GRAMMAR_WIDTH / 32], at;
+    (void)state;
+    uint64_t fuel = fuel_of(schema, "\"ab");
+    assert_in_range(fuel, 2000, RP_MASK_FUEL);
+    struct rp_matcher *m = schema_matcher(schema);
+    assert_int_equal(rp_matcher_advance_bytes(m, rp_matcher_start(m), "\"ab", 3, &at), RP_OK);
+    grammar_walk(m, schema, 40); /* makes states and masks beyond */
+    assert_int_equal(rp_matcher_mask(m, at, bits, fuel - 1), RP_STATUS_FULL);
+    assert_int_equal(rp_matcher_mask(m, at, bits, fuel), RP_OK);
+    assert_int_equal(rp_matcher_mask(m, at, bits, fuel - 1), RP_STATUS_FULL);
+    rp_matcher_free(m);
+}
+
+static void test_a_search_without_end_ends_the_request(void **state) {
+    static const char schema[] =
+        "{\"type\":\"string\",\"allOf\":[{\"pattern\":\"^y|^([a-z]{127})*$\"},"
+        "{\"pattern\":\"^y|^([a-z]{131})*x$\"}]}";
+    struct rp_grammar *g;
+    uint32_t at;
+    (void)state;
+    assert_int_equal(rp_grammar_compile_json_schema(schema, strlen(schema), NULL, &g, NULL), RP_OK);
+    struct rp_matcher *m = grammar_match(g);
+    uint64_t before = g->derivatives;
+    for (int turn = 0; turn < 2; turn++)
+        assert_int_equal(rp_matcher_advance_bytes(m, rp_matcher_start(m), "\"a", 2, &at),
+                         RP_STATUS_FULL);
+    assert_in_range(g->derivatives - before, 1, RP_MASK_FUEL * 3);
+    rp_matcher_free(m);
+}
+
 static void test_memory_of_a_grammar_is_bounded_while_it_matches(void **state) {
     struct rp_grammar_limits limits = {.memory_bytes = 256 << 10};
     static const char schema[] = "{\"type\":\"string\",\"maxLength\":1000000}";
@@ -160,6 +236,9 @@ int main(void) {
         cmocka_unit_test(test_the_end_is_allowed_only_where_the_text_may_end),
         cmocka_unit_test(test_forced_bytes_go_on_until_there_is_a_choice),
         cmocka_unit_test(test_fuel_ends_a_mask_the_same_way_with_and_without_its_cache),
+        cmocka_unit_test(test_a_pattern_with_bounds_of_length_costs_no_search),
+        cmocka_unit_test(test_searches_end_a_mask_the_same_way_whatever_was_done_before),
+        cmocka_unit_test(test_a_search_without_end_ends_the_request),
         cmocka_unit_test(test_memory_of_a_grammar_is_bounded_while_it_matches),
         cmocka_unit_test(test_compiling_survives_every_allocation_that_fails),
     };

@@ -19,6 +19,7 @@
 #define NODE_EPS  1u /* matches the empty text */
 #define NODE_ALL  2u /* layer 1: matches every byte string */
 #define REP_INF   UINT32_MAX
+#define STEPS_MAX 100000u /* of an expression or a state; more: too complex */
 
 enum node_kind {
     RX_NONE,
@@ -54,6 +55,13 @@ enum node_flag {
     NODE_LIVE = 8,
     NODE_DEAD = 16,   /* layer 2: cannot be completed */
     NODE_FINITE = 32, /* layer 1: matches finitely many texts, by its form */
+    NODE_STRING = 64, /* layer 1: whole characters of a JSON string; not mixed */
+};
+
+/* How many characters of a JSON string the texts of an expression have: between min and max, and
+ * every number from..to is among them. REP_INF: no bound. Known only with NODE_STRING. */
+struct rx_lengths {
+    uint32_t min, max, from, to;
 };
 
 /* Lists (RX_OR, RX_AND, G_OR, G_STATE): lists[a .. a + b), sorted. Repeats: a, lo to hi times. */
@@ -63,6 +71,11 @@ struct node {
     uint32_t a, b, lo, hi;
     uint32_t row;  /* RX: index + 1 of its row */
     uint32_t mark; /* visited in pass `mark` */
+    uint32_t charged,
+        cost;        /* RX: fuel of its search for a match, and the call that it was put on */
+    uint32_t passed; /* RX: the call that its steps were put on */
+    uint32_t steps;  /* nodes that a byte passes */
+    struct rx_lengths chars;
 };
 
 /* A growing array of T. */
@@ -106,6 +119,11 @@ struct memo_entry {
 struct rp_grammar {
     int status;
     uint64_t fuel; /* left for what runs now */
+    /* Fuel of the searches that the call needs, each counted once, cached or not; charges is how
+     * often one was needed. */
+    uint64_t spent, spent_limit, charges;
+    uint64_t derivatives; /* made so far: the measure of a search */
+    uint32_t call;
     size_t memory_bytes, memory_limit;
     VEC(struct node) nodes;
     VEC(uint32_t) table; /* hash table of nodes, count is its size: a power of two */
@@ -180,17 +198,27 @@ uint32_t rx_mod(struct rp_grammar *g, uint32_t divisor, uint32_t remainder);
 /* The next node after a byte: NODE_NONE when nothing can match any more. */
 uint32_t rx_delta_slow(struct rp_grammar *g, uint32_t id, uint8_t byte);
 #define ROW_UNKNOWN UINT32_MAX
+#define ROW_SEARCH  0x80000000u /* with the node: a search decided it, which rx_charge() counts */
+uint32_t rx_charge(struct rp_grammar *g, uint32_t id);
 static inline uint32_t rx_delta(struct rp_grammar *g, uint32_t id, uint8_t byte) {
-    uint32_t row = g->nodes.at[id].row;
-    if (row != 0 && g->rows.at[row - 1][byte] != ROW_UNKNOWN)
-        return g->rows.at[row - 1][byte];
-    return rx_delta_slow(g, id, byte);
+    uint32_t row = g->nodes.at[id].row, to = row ? g->rows.at[row - 1][byte] : ROW_UNKNOWN;
+    if (to < ROW_SEARCH)
+        return to;
+    return to == ROW_UNKNOWN ? rx_delta_slow(g, id, byte) : rx_charge(g, to & ~ROW_SEARCH);
 }
 /* Any number of characters of a JSON string, any spelling. */
 uint32_t rx_any_string(struct rp_grammar *g);
 /* Something can still match. */
 bool rx_live(struct rp_grammar *g, uint32_t id);
 bool rx_matches(struct rp_grammar *g, uint32_t id, const char *text, size_t len);
+
+/* ---- grammar_length.c: lengths of texts and work of a byte ----------------------------------- */
+
+/* Sets steps, chars and NODE_STRING of a new node from those below it. */
+void grammar_measure(const struct rp_grammar *g, struct node *n);
+enum rx_answer { RX_DEAD, RX_LIVE, RX_UNSURE };
+/* Whether something can match, as far as form and lengths tell. */
+enum rx_answer rx_quick_live(const struct rp_grammar *g, uint32_t id);
 
 /* ---- grammar_rx_char.c: characters of layer 1 ------------------------------------------------ */
 

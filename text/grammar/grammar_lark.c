@@ -1,4 +1,5 @@
 /* grammar_lark.c - statements of Lark, GBNF's definitions, and the compile of both. */
+#include "base/utf8.h"
 #include "text/grammar/grammar_ebnf.h"
 #include "text/grammar/grammar_schema.h"
 #include "text/json_file.h"
@@ -184,7 +185,9 @@ int ebnf_parse(struct rp_grammar *g, const struct rp_token_trie *trie, const cha
     p.arena.limit_bytes = (size_t)4 << 20;
     *out = NODE_NONE;
     int rc = memchr(text, 0, len) ? rp_error_set(err, RP_STATUS_FORMAT, "grammar: has a zero byte")
-                                  : scan(&p);
+             : !rp_utf8_valid(text, len)
+                 ? rp_error_set(err, RP_STATUS_FORMAT, "grammar: is not UTF-8")
+                 : scan(&p);
     if (rc == RP_OK)
         rc = read_ignored(&p);
     if (rc == RP_OK)

@@ -22,7 +22,7 @@ struct walk {
 
 static bool spend(struct walk *w, uint64_t amount) {
     w->used += amount;
-    return w->used <= w->fuel && w->g->status == RP_OK;
+    return w->used + w->g->spent <= w->fuel && w->g->status == RP_OK;
 }
 
 /* Tokens of nodes[begin .. end) whose bytes, from the node's parent on, the state takes. */
@@ -40,6 +40,7 @@ static void walk_states(struct walk *w, const struct trie_node *nodes, uint32_t 
             depth--;
         struct trie_node n = nodes[i];
         visits++;
+        w->used += node_at(g, stack[depth].state)->steps / 64;
         uint32_t next = g_step(g, stack[depth].state, trie_byte(n));
         if (next == NODE_NONE) {
             if ((visits & 1023) == 0 && !spend(w, 1024))
@@ -47,7 +48,7 @@ static void walk_states(struct walk *w, const struct trie_node *nodes, uint32_t 
             i += trie_size(n);
             continue;
         }
-        w->used += node_at(g, next)->b / 8;
+        w->used += node_at(g, next)->steps / 8;
         if (n.token != TRIE_NO_TOKEN)
             mask_set(w->trie, w->bits, n.token);
         if (trie_size(n) > 1) {
@@ -144,12 +145,13 @@ static bool clean_steps(struct clean_search *s, uint32_t rx) {
 static bool is_clean(struct rp_grammar *g, uint32_t rx) {
     if ((node_at(g, rx)->clean & 3) != 0)
         return (node_at(g, rx)->clean & 3) == 2;
+    uint64_t charges = g->charges;
     struct clean_search s = {.g = g, .set = {rx}, .count = 1};
     bool clean = rx_delta(g, rx, 'a') && rx_delta(g, rx, 'Z') && rx_delta(g, rx, '~') &&
                  rx_delta(g, rx, ' ') && rx_delta(g, rx, 0xE4);
     for (size_t i = 0; i < s.count && clean; i++)
         clean = clean_steps(&s, s.set[i]);
-    if (g->status == RP_OK)
+    if (g->status == RP_OK && g->charges == charges) /* else its searches count again */
         g->nodes.at[rx].clean |= clean ? 2 : 1;
     return clean;
 }
@@ -189,14 +191,23 @@ static bool fits_class(struct rp_grammar *g, uint32_t rx, int name) {
     unsigned shift = 2 + 2 * (unsigned)name, known = node_at(g, rx)->clean >> shift & 3;
     if (known != 0)
         return known == 2;
+    uint64_t charges = g->charges;
     struct class_search s = {.rx = {rx}, .count = 1};
     bool fits = rx_delta(g, rx, 'q') && rx_delta(g, rx, 'Q') && rx_delta(g, rx, '7') &&
                 rx_delta(g, rx, '_') && (name == TRIE_WORD || rx_delta(g, rx, ' '));
     for (uint32_t i = 0; i < s.count && fits && s.chars[i] < CLEAN_MAX; i++)
         fits = class_steps(g, &s, i, name);
-    if (g->status == RP_OK)
+    if (g->status == RP_OK && g->charges == charges)
         g->nodes.at[rx].clean |= (uint16_t)((fits ? 2 : 1) << shift);
     return fits;
+}
+
+/* Its derivatives are paid once in a mask, made before or not. */
+static void pass(struct walk *w, uint32_t rx) {
+    struct node *n = &w->g->nodes.at[rx];
+    if (n->passed != w->g->call)
+        w->used += n->steps * 2ull;
+    n->passed = w->g->call;
 }
 
 static void walk_lex(struct walk *w, const struct trie_part *part, uint32_t rx, uint32_t tail) {
@@ -227,6 +238,7 @@ static void walk_lex(struct walk *w, const struct trie_part *part, uint32_t rx, 
             i += trie_size(n);
             continue;
         }
+        pass(w, next);
         if (n.token != TRIE_NO_TOKEN)
             mask_set(w->trie, w->bits, n.token);
         if (trie_size(n) > 1) {
@@ -414,7 +426,7 @@ static void mask_free(struct walk *w, uint32_t id, struct node free, uint32_t ta
         else
             test_tokens(w, g->free_states.at[c].byte, start);
     uint32_t at = free_state_of(&free), state = at == root ? start : g_state(g, id);
-    for (; at != root && w->used <= w->fuel; at = g->free_states.at[at].fail)
+    for (; at != root && spend(w, 0); at = g->free_states.at[at].fail)
         for (uint32_t c = g->free_states.at[at].child; c != 0; c = g->free_states.at[c].next)
             test_subtree(w, g->free_states.at[c].byte, state);
 }
@@ -473,5 +485,5 @@ uint64_t grammar_mask(struct rp_grammar *g, const struct rp_token_trie *trie, ui
     if (g_accepting(g, state))
         for (uint32_t i = 0; i < trie->end_count; i++)
             bits[trie->end_ids[i] / 32] |= 1u << trie->end_ids[i] % 32;
-    return w.used;
+    return w.used + g->spent;
 }

@@ -124,6 +124,7 @@ static int mask_locked(struct rp_matcher *m, uint32_t state, uint32_t *bits, uin
         return RP_OK;
     }
     memset(bits, 0, bytes);
+    m->grammar->spent_limit = fuel;
     uint64_t used = grammar_mask(m->grammar, m->trie, state, bits, fuel);
     if (m->grammar->status != RP_OK)
         return m->grammar->status;
@@ -137,6 +138,9 @@ static void enter(struct rp_matcher *m) {
     pthread_mutex_lock(&m->lock);
     m->grammar->status = RP_OK;
     m->grammar->fuel = CALL_FUEL;
+    m->grammar->spent = 0;
+    m->grammar->spent_limit = RP_MASK_FUEL;
+    m->grammar->call++;
 }
 
 int rp_matcher_mask(struct rp_matcher *m, uint32_t state, uint32_t *bits, uint64_t fuel) {
@@ -148,8 +152,12 @@ int rp_matcher_mask(struct rp_matcher *m, uint32_t state, uint32_t *bits, uint64
 
 static int advance_locked(struct rp_grammar *g, uint32_t state, const char *bytes, size_t len,
                           uint32_t *out_state) {
-    for (size_t i = 0; i < len && state != NODE_NONE; i++)
+    for (size_t i = 0; i < len && state != NODE_NONE; i++) {
+        g->spent += node_at(g, state)->steps / 8;
+        if (g->spent > g->spent_limit)
+            grammar_fail(g, RP_STATUS_FULL);
         state = g_step(g, state, (uint8_t)bytes[i]);
+    }
     if (g->status != RP_OK)
         return g->status;
     if (state == NODE_NONE)

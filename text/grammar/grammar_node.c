@@ -320,6 +320,7 @@ uint32_t g_step_slow(struct rp_grammar *g, uint32_t state, uint8_t byte) {
     struct node n = *node_at(g, state);
     struct expansion e = {++g->pass, g->found.count, g->work.count};
     size_t count = n.kind == G_STATE ? n.b : 0;
+    uint64_t charges = g->charges;
     if (!grammar_burn(g, 1 + count / 8))
         return NODE_NONE;
     for (size_t i = 0; i < count && g->status == RP_OK; i++)
@@ -328,6 +329,8 @@ uint32_t g_step_slow(struct rp_grammar *g, uint32_t state, uint8_t byte) {
     if (g->work.count == e.work)
         return NODE_NONE; /* not remembered: found again as fast */
     uint32_t to = expand(g, &e);
+    if (g->charges != charges) /* not remembered: its searches count again */
+        return g->status == RP_OK ? to : NODE_NONE;
     if (g->status != RP_OK || ((g->memo_used + 1) * 2 > g->memo.count && !memo_double(g)))
         return NODE_NONE;
     uint64_t key = ((uint64_t)state << 8 | byte) + 1;

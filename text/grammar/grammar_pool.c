@@ -113,6 +113,7 @@ uint32_t grammar_intern(struct rp_grammar *g, struct node node) {
     for (; g->table.at[i] != 0; i = (i + 1) & mask)
         if (same_node(g, &g->nodes.at[g->table.at[i] - 1], &node))
             return g->table.at[i] - 1;
+    grammar_measure(g, &node);
     if (!grammar_burn(g, 1) || !VEC_PUSH(g, &g->nodes, node))
         return NODE_NONE;
     uint32_t id = (uint32_t)(g->nodes.count - 1);
@@ -177,6 +178,7 @@ struct rp_grammar *grammar_create(const struct rp_grammar_limits *limits) {
     struct rp_grammar *g = rp_calloc(1, sizeof *g);
     if (!g)
         return NULL;
+    g->spent_limit = UINT64_MAX;
     g->memory_limit = limits && limits->memory_bytes ? limits->memory_bytes : (size_t)32 << 20;
     g->fuel = limits && limits->fuel ? limits->fuel : 2000000;
     /* Sublists of these may be empty, and no pointer into them null. */

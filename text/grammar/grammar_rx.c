@@ -8,8 +8,9 @@
 
 #include <string.h>
 
-#define DEPTH_MAX  1000  /* of a derivative's recursion */
-#define SEARCH_MAX 20000 /* nodes of one search for a match */
+#define DEPTH_MAX       1000  /* of a derivative's recursion */
+#define SEARCH_MAX      20000 /* nodes of one search for a match */
+#define DERIVATIVE_FUEL 1     /* of a search */
 
 uint32_t rx_range(struct rp_grammar *g, uint32_t low, uint32_t high) {
     return grammar_intern(g, (struct node){.kind = RX_RANGE,
@@ -184,6 +185,7 @@ static uint32_t derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int dept
         return NODE_NONE;
     }
     struct node n = *node_at(g, id);
+    g->derivatives++;
     switch (n.kind) {
     case RX_ALL:
         return NODE_ALL;
@@ -220,45 +222,39 @@ static uint32_t derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int dept
     }
 }
 
-static void decide(struct rp_grammar *g, uint32_t id, bool live) {
-    g->nodes.at[id].flags |= (uint8_t)(NODE_LIVE_KNOWN | (live ? NODE_LIVE : 0));
-}
-
-/* Depth first over derivatives until one can end or has no RX_AND and RX_NOT. All that were passed
- * on the way there can still match as well; g->found holds each with the place of what it came
- * from. */
+/* Depth first over derivatives until the form of one says that it can match. What other searches
+ * have found is not used: the cost depends on the node alone. */
 static bool search_match(struct rp_grammar *g, uint32_t id) {
-    size_t base = g->work.count, log = g->found.count, seen = 0;
-    uint32_t pass = ++g->pass;
+    size_t base = g->work.count;
+    uint32_t pass = ++g->pass, seen = 0;
+    uint64_t first = g->derivatives;
     bool live = false;
     g->nodes.at[id].mark = pass;
-    bool ok = VEC_PUSH(g, &g->found, id) && VEC_PUSH(g, &g->found, 0) && VEC_PUSH(g, &g->work, 0);
+    bool ok = VEC_PUSH(g, &g->work, id);
     while (ok && !live && g->work.count > base) {
-        uint32_t from = g->work.at[--g->work.count], at = g->found.at[log + from];
-        uint32_t before = NODE_NONE;
-        for (uint32_t byte = 0; byte < 256 && !live; byte++) {
-            uint32_t d = derive(g, at, (uint8_t)(byte ^ 0x20), 0);
+        uint32_t at = g->work.at[--g->work.count], before = NODE_NONE;
+        for (uint32_t i = 0; i < 256 && !live && ok; i++) {
+            /* a continuation byte, '0', .. and 'u': the first of a character's rest that fit */
+            uint8_t byte = (uint8_t)(i >= 192   ? i
+                                     : i >= 128 ? i ^ 0xF5
+                                                : i / 2 ^ (i & 1 ? 0x30 : 0xB0));
+            uint32_t d = derive(g, at, byte, 0);
             if (d == NODE_NONE || d == before || g->nodes.at[d].mark == pass)
                 continue;
             before = d;
-            const struct node *n = node_at(g, d);
-            live = n->flags & NODE_NULLABLE || !(n->flags & NODE_MIXED) ||
-                   (n->flags & NODE_LIVE_KNOWN && n->flags & NODE_LIVE);
-            bool empty = n->flags & NODE_LIVE_KNOWN && !live;
+            enum rx_answer answer = rx_quick_live(g, d);
+            live = answer == RX_LIVE;
             g->nodes.at[d].mark = pass;
-            uint32_t place = (uint32_t)(g->found.count - log);
-            ok = ok && (empty || (VEC_PUSH(g, &g->found, d) && VEC_PUSH(g, &g->found, from) &&
-                                  VEC_PUSH(g, &g->work, place)));
+            ok = answer != RX_UNSURE || VEC_PUSH(g, &g->work, d);
         }
-        for (size_t k = from; live && ok && g->status == RP_OK && k != 0;
-             k = g->found.at[log + k + 1])
-            decide(g, g->found.at[log + k], true);
-        if (++seen > SEARCH_MAX || !grammar_burn(g, 64))
+        uint64_t cost = (g->derivatives - first) * DERIVATIVE_FUEL;
+        if (++seen > SEARCH_MAX || cost > g->spent_limit || !grammar_burn(g, 64))
             grammar_fail(g, RP_STATUS_FULL);
         ok = ok && g->status == RP_OK;
     }
     g->work.count = base;
-    g->found.count = log;
+    uint64_t cost = (g->derivatives - first) * DERIVATIVE_FUEL;
+    g->nodes.at[id].cost = (uint32_t)RP_MIN(cost, (uint64_t)UINT32_MAX);
     return live && ok;
 }
 
@@ -266,10 +262,23 @@ bool rx_live(struct rp_grammar *g, uint32_t id) {
     struct node n = *node_at(g, id);
     if (n.flags & NODE_LIVE_KNOWN)
         return n.flags & NODE_LIVE;
-    bool live = !(n.flags & NODE_MIXED) || n.flags & NODE_NULLABLE || search_match(g, id);
+    enum rx_answer answer = rx_quick_live(g, id);
+    bool live = answer == RX_LIVE || (answer == RX_UNSURE && search_match(g, id));
     if (g->status == RP_OK)
-        decide(g, id, live);
+        g->nodes.at[id].flags |= (uint8_t)(NODE_LIVE_KNOWN | (live ? NODE_LIVE : 0));
     return live;
+}
+
+uint32_t rx_charge(struct rp_grammar *g, uint32_t id) {
+    struct node *n = &g->nodes.at[id];
+    g->charges++;
+    if (n->charged != g->call) {
+        n->charged = g->call;
+        g->spent += n->cost;
+        if (g->spent > g->spent_limit)
+            grammar_fail(g, RP_STATUS_FULL);
+    }
+    return n->flags & NODE_LIVE && g->status == RP_OK ? id : NODE_NONE;
 }
 
 static uint32_t *new_row(struct rp_grammar *g, uint32_t id) {
@@ -293,16 +302,21 @@ static uint32_t *new_row(struct rp_grammar *g, uint32_t id) {
 }
 
 uint32_t rx_delta_slow(struct rp_grammar *g, uint32_t id, uint8_t byte) {
+    if (node_at(g, id)->steps > STEPS_MAX) {
+        grammar_fail(g, RP_STATUS_FULL);
+        return NODE_NONE;
+    }
     uint32_t d = derive(g, id, byte, 0);
-    if (d != NODE_NONE && !rx_live(g, d))
-        d = NODE_NONE;
+    bool live = d == NODE_NONE || rx_live(g, d), searched = node_at(g, d)->cost > 0;
     if (g->status != RP_OK || !grammar_burn(g, 1))
         return NODE_NONE;
     uint32_t row = g->nodes.at[id].row;
     uint32_t *cells = row ? g->rows.at[row - 1] : new_row(g, id);
     if (cells)
-        cells[byte] = d;
-    return d;
+        cells[byte] = searched ? d | ROW_SEARCH : live ? d : NODE_NONE;
+    if (searched)
+        return rx_charge(g, d);
+    return live ? d : NODE_NONE;
 }
 
 bool rx_matches(struct rp_grammar *g, uint32_t id, const char *text, size_t len) {

@@ -55,11 +55,6 @@ uint32_t rx_text(struct rp_grammar *g, const char *text, size_t len, enum rx_mod
     return rx;
 }
 
-static uint32_t hex_digit(struct rp_grammar *g) {
-    uint32_t ranges[] = {rx_range(g, '0', '9'), rx_range(g, 'A', 'F'), rx_range(g, 'a', 'f')};
-    return rx_or(g, ranges, 3);
-}
-
 static uint32_t continuations(struct rp_grammar *g, uint32_t count) {
     uint32_t byte = rx_range(g, 0x80, 0xBF);
     return rx_rep(g, byte, count, count);
@@ -113,10 +108,7 @@ static uint32_t low_start(struct rp_grammar *g, uint32_t set, uint32_t high) {
         return NODE_NONE;
     if (!all)
         return leaf(g, RX_LOW, set, (high - 0xD800) << 16, 6);
-    uint32_t digit = hex_digit(g), d = rx_or2(g, rx_range(g, 'D', 'D'), rx_range(g, 'd', 'd'));
-    uint32_t c = rx_or2(g, rx_range(g, 'C', 'F'), rx_range(g, 'c', 'f'));
-    uint32_t rest = rx_cat(g, d, rx_cat(g, c, rx_cat(g, digit, digit)));
-    return rx_cat(g, rx_range(g, '\\', '\\'), rx_cat(g, rx_range(g, 'u', 'u'), rest));
+    return leaf(g, RX_LOW, CHARSET_ANY, 0, 6);
 }
 
 static uint32_t hex_part(struct rp_grammar *g, uint32_t set, uint32_t value, uint32_t left) {
@@ -127,10 +119,8 @@ static uint32_t hex_part(struct rp_grammar *g, uint32_t set, uint32_t value, uin
     }
     uint32_t first = value << 4 * left, last = first + ((1u << 4 * left) - 1);
     bool all, touched = charset_touches(g, set, first, last, &all);
-    if (all) {
-        uint32_t digit = hex_digit(g);
-        return rx_rep(g, digit, left, left);
-    }
+    if (all)
+        return leaf(g, RX_HEX, CHARSET_ANY, 0, left);
     /* high surrogates among first..last stand for characters beyond U+FFFF */
     if (first <= 0xDBFF && last >= 0xD800) {
         uint32_t from = RP_MAX(first, 0xD800u), to = RP_MIN(last, 0xDBFFu);
