@@ -15,7 +15,7 @@
 #include <wchar.h>
 
 /* From libedit's histedit.h, whose ABI (libedit.so.2) is stable. */
-enum { EL_PROMPT = 0, EL_EDITOR = 2, EL_HIST = 10, EL_GETCFN = 13 };
+enum { EL_PROMPT = 0, EL_EDITOR = 2, EL_HIST = 10, EL_GETCFN = 13, EL_PREP_TERM = 16 };
 enum { H_SETSIZE = 1, H_ENTER = 10, H_SETUNIQUE = 20 };
 #define MESSAGE_BYTES ((size_t)8 << 20)
 struct hist_event {
@@ -176,6 +176,8 @@ static enum rp_chat_line read_line(struct rp_chat_lines *lines, const char *prom
     current_prompt = prompt;
     if (lines->edit) {
         int count = 0;
+        /* el_gets itself prints the prompt first: a Ctrl-D typed in between would be lost. */
+        lines->library.set(lines->edit, EL_PREP_TERM, 1);
         *out = lines->library.gets(lines->edit, &count);
         len = *out ? count : -1;
     } else {

@@ -56,7 +56,7 @@ class Terminal:
             if pid:
                 os.close(self.fd)
                 return os.waitstatus_to_exitcode(how)
-            assert time.monotonic() < deadline, "the program does not end"
+            assert time.monotonic() < deadline, ("the program does not end", self.text[-300:])
             if select.select([self.fd], [], [], 0.02)[0]:
                 try:
                     self.text += os.read(self.fd, 65536).decode(errors="replace").replace("\r", "")
