@@ -148,7 +148,8 @@ void rp_detokenizer_init(struct rp_detokenizer *detok, const struct rp_tokenizer
 
 /* Whole characters, less what Strip removes at the beginning of the stream. */
 static void emit(struct rp_detokenizer *d, const char *text, size_t len, struct rp_buffer *out) {
-    while (d->strip_left && len) {
+    bool once = d->tok->decoder.strip_markers;
+    for (size_t i = 0; d->strip_left && len && (i == 0 || !once); i++) {
         if (*text != d->tok->decoder.strip_char) {
             d->strip_left = 0;
             break;
@@ -157,6 +158,8 @@ static void emit(struct rp_detokenizer *d, const char *text, size_t len, struct 
         text++;
         len--;
     }
+    if (once && len)
+        d->strip_left = 0;
     rp_buffer_append(out, text, len);
 }
 

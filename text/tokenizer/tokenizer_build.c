@@ -127,7 +127,8 @@ static int set_pipeline(struct rp_tok_load *load, const struct rp_tokenizer_tabl
                                 .byte_fallback = tok->byte_fallback,
                                 .fused = true,
                                 .strip_char = ' ',
-                                .strip_left = n->trim ? UINT32_MAX : n->prefix};
+                                .strip_left = n->trim ? UINT32_MAX : n->prefix,
+                                .strip_markers = true};
     return t->charsmap_len ? rp_tok_charsmap_open(load, "normalizer", t->charsmap, t->charsmap_len,
                                                   &n->charsmap)
                            : RP_OK;

@@ -200,6 +200,7 @@ struct rp_tok_decoder {
     bool cleanup;            /* WordPiece: no space before punctuation and contractions */
     char strip_char;
     uint32_t strip_left;
+    bool strip_markers; /* only one marker of a piece is stripped, and while there is no text yet */
 };
 
 /* Character classes of the scanners; one byte per code point below 0x10000. White space comes
