@@ -129,7 +129,8 @@ static void test_a_thread_is_found_in_the_function_that_it_computes_in(void **st
 }
 
 struct second {
-    sem_t began; /* a thread that starts blocks signals, and is not sampled */
+    /* A thread that starts, and one in pthread_create, blocks signals and is not sampled. */
+    sem_t began, created;
     _Atomic bool stop;
     int status; /* of a sampling that was not refused */
 };
@@ -139,6 +140,7 @@ static void *sample_long(void *arg) {
     struct second *second = arg;
     struct rp_error err = {0};
     sem_post(&second->began);
+    sem_wait(&second->created);
     while (!second->stop) {
         int status = rp_stacks_sample(&other, 0.02, 99, &err);
         if (status != RP_STATUS_IN_USE)
@@ -154,7 +156,9 @@ static void test_there_is_one_sampling_at_a_time(void **state) {
     int status;
     (void)state;
     sem_init(&second.began, 0, 0);
+    sem_init(&second.created, 0, 0);
     assert_int_equal(pthread_create(&thread, NULL, sample_long, &second), 0);
+    sem_post(&second.created);
     sem_wait(&second.began);
     while ((status = rp_stacks_sample(&stacks, 0.001, 99, &err)) == RP_OK) {
     }
@@ -162,6 +166,7 @@ static void test_there_is_one_sampling_at_a_time(void **state) {
     second.stop = true;
     pthread_join(thread, NULL);
     sem_destroy(&second.began);
+    sem_destroy(&second.created);
     assert_int_equal(second.status, RP_OK);
     assert_int_equal(rp_stacks_sample(&stacks, 0.001, 99, &err) == RP_STATUS_IN_USE, false);
 }

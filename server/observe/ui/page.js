@@ -195,7 +195,10 @@ function showError(error) {
   $('error').hidden = false;
   $('error').textContent = 'The server did not answer: ' + error.message;
 }
-async function update() {
+// One after the other: two at once would ask for the same samples, and add them twice.
+let updated = Promise.resolve();
+function update() { return (updated = updated.then(updateNow)); }
+async function updateNow() {
   try {
     await poll();
     if (!selecting()) keepFocus(draw);
