@@ -573,6 +573,9 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
     uv_signal_start(&server->sigusr2, on_usr2, SIGUSR2);
     if (server->config.reload_keys || server->tls || rp_service_is_managed())
         uv_signal_start(&server->sighup, on_hup, SIGHUP);
+    /* The first call only begins: what the first requests do is in the first sample. */
+    rp_status_history_tick(&server->history, rp_tick_ns(), rp_engine_metrics(serving->engine),
+                           &server->metrics.latency);
     uv_timer_start(&server->tick, on_tick, TICK_MS, TICK_MS);
     /* The wake handle stays open for an engine that is stopped later; it does not keep the loop
      * alive. */

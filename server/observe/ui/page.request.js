@@ -134,7 +134,11 @@ async function save(format) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 function startRequest() {
-  $('request').onclose = () => { const id = state.request; closeRequest(); refocus('request:' + id); };
+  $('request').onclose = () => { // later than the end of the dialog: something else may have the focus by then
+    const id = state.request;
+    closeRequest();
+    if (document.activeElement === document.body) refocus('request:' + id);
+  };
   for (const [format, name] of [['json', 'Save as JSON'], ['perfetto', 'Save for Perfetto'], ['otlp', 'Save as OTLP']]) {
     const button = el('button', { type: 'button', 'data-key': 'save:' + format }, name);
     button.onclick = () => save(format).catch(showError);
