@@ -28,7 +28,8 @@ def check_threads():
         assert {t["name"] for t in threads if t["computes_steps"]} == {"rp-engine", "rp-cpu-0", "rp-cpu-1"}, threads
         tasks = sorted(int(tid) for tid in os.listdir(f"/proc/{server.process.pid}/task"))
         assert [t["tid"] for t in threads] == tasks
-        assert threads[0]["tid"] == server.process.pid and not threads[0]["name"].startswith("rp-"), threads[0]
+        main = next(t for t in threads if t["tid"] == server.process.pid)  # not the first one where TIDs have wrapped
+        assert not main["name"].startswith("rp-"), main
         for thread in threads:
             assert thread["processor"] in ALLOWED, thread
             with open(f"/proc/{server.process.pid}/task/{thread['tid']}/status", encoding="ascii") as file:
