@@ -101,6 +101,8 @@ enum {
     TYPE_STRING = 32,
     TYPE_ALL = 63
 };
+/* The type of a value. */
+unsigned rp_dialect_type_of(const json_t *value);
 /* Types of a property of a tool's parameters; TYPE_ALL when the schema does not say. */
 unsigned rp_dialect_types(const json_t *parameters, const char *key, size_t key_len);
 /* Types of a schema inside the parameters. */

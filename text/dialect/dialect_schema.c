@@ -17,7 +17,7 @@ static unsigned type_of_name(const char *name) {
     return 0;
 }
 
-static unsigned type_of_value(const json_t *value) {
+unsigned rp_dialect_type_of(const json_t *value) {
     switch (json_typeof(value)) {
     case JSON_OBJECT:
         return TYPE_OBJECT;
@@ -71,11 +71,11 @@ static unsigned types_of(const json_t *root, const json_t *schema, int *left) {
     }
     const json_t *list = json_object_get(schema, "enum");
     if (json_is_array(list)) {
-        json_array_foreach((json_t *)list, i, item) types |= type_of_value(item);
+        json_array_foreach((json_t *)list, i, item) types |= rp_dialect_type_of(item);
         return types;
     }
     if (json_object_get(schema, "const"))
-        return type_of_value(json_object_get(schema, "const"));
+        return rp_dialect_type_of(json_object_get(schema, "const"));
     types = TYPE_ALL;
     static const char *const unions[] = {"anyOf", "oneOf"};
     for (size_t u = 0; u < RP_ARRAY_COUNT(unions); u++) {

@@ -144,24 +144,6 @@ static enum match value_closes(const struct rp_splitter *s, uint32_t *end) {
     return MATCH_FULL;
 }
 
-static unsigned type_of(const json_t *value) {
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return TYPE_OBJECT;
-    case JSON_ARRAY:
-        return TYPE_ARRAY;
-    case JSON_STRING:
-        return TYPE_STRING;
-    case JSON_INTEGER:
-    case JSON_REAL:
-        return TYPE_NUMBER;
-    case JSON_NULL:
-        return TYPE_NULL;
-    default:
-        return TYPE_BOOLEAN;
-    }
-}
-
 /* A value that was held back because it may be no string. */
 static void put_held_value(struct rp_splitter *s) {
     static const struct {
@@ -189,7 +171,7 @@ static void put_held_value(struct rp_splitter *s) {
         json_t *value = rp_json_parse(
             text + from, to - from, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &where, &no_memory);
         s->failed |= no_memory;
-        type = value ? type_of(value) : 0;
+        type = value ? rp_dialect_type_of(value) : 0;
         json_decref(value);
     }
     /* A text that is JSON of a type the schema does not have stays text if it may be one. */
