@@ -96,20 +96,26 @@ static void describe_blocks(const struct rp_model_config *config, struct rp_weig
     matrix->dtype = RP_DTYPE_BLOCKS;
     matrix->input = dtype == RP_DTYPE_BF16 ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN;
     matrix->part_count = 1;
-    matrix->parts[0] = (struct rp_matrix_part){0, matrix->rows, gguf->embed};
+    matrix->parts[0] =
+        (struct rp_matrix_part){.row_begin = 0, .rows = matrix->rows, .type = gguf->embed};
     if (weight->role == RP_WEIGHT_HEAD)
         matrix->parts[0].type = gguf->head;
     if (!types)
         return;
     if (weight->role == RP_WEIGHT_QKV) {
         matrix->part_count = 3;
-        matrix->parts[0] = (struct rp_matrix_part){0, q_rows, types[RP_MODULE_Q]};
-        matrix->parts[1] = (struct rp_matrix_part){q_rows, kv_rows, types[RP_MODULE_K]};
-        matrix->parts[2] = (struct rp_matrix_part){q_rows + kv_rows, kv_rows, types[RP_MODULE_V]};
+        matrix->parts[0] =
+            (struct rp_matrix_part){.row_begin = 0, .rows = q_rows, .type = types[RP_MODULE_Q]};
+        matrix->parts[1] = (struct rp_matrix_part){
+            .row_begin = q_rows, .rows = kv_rows, .type = types[RP_MODULE_K]};
+        matrix->parts[2] = (struct rp_matrix_part){
+            .row_begin = q_rows + kv_rows, .rows = kv_rows, .type = types[RP_MODULE_V]};
     } else if (weight->role == RP_WEIGHT_GATE_UP) {
         matrix->part_count = 2;
-        matrix->parts[0] = (struct rp_matrix_part){0, inner, types[RP_MODULE_GATE]};
-        matrix->parts[1] = (struct rp_matrix_part){inner, inner, types[RP_MODULE_UP]};
+        matrix->parts[0] =
+            (struct rp_matrix_part){.row_begin = 0, .rows = inner, .type = types[RP_MODULE_GATE]};
+        matrix->parts[1] =
+            (struct rp_matrix_part){.row_begin = inner, .rows = inner, .type = types[RP_MODULE_UP]};
     } else {
         matrix->parts[0].type = types[weight->role == RP_WEIGHT_O ? RP_MODULE_O : RP_MODULE_DOWN];
     }

@@ -12,7 +12,7 @@
 
 enum rp_dtype rp_matrix_input_dtype(const struct rp_matrix *matrix) {
     if (matrix->dtype == RP_DTYPE_BLOCKS)
-        return matrix->input == RP_INPUT_QUANTIZED ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+        return matrix->input == RP_INPUT_PLAIN ? RP_DTYPE_F32 : RP_DTYPE_BF16;
     return rp_dtype_bytes(matrix->dtype) == 1 ? RP_DTYPE_BF16 : matrix->dtype;
 }
 
@@ -40,6 +40,30 @@ void rp_matrix_block(const struct rp_matrix *matrix, const struct rp_matrix_part
                              (uint32_t)(in % PANEL), out);
     else
         memcpy(out, data + in * row_bytes + block * bytes, bytes);
+}
+
+void rp_matrix_part_scale(const struct rp_matrix_part *part, float *scales, size_t count) {
+    if (part->factor == 0.0f)
+        return;
+    for (size_t i = 0; i < count; i++)
+        scales[i] = part->divides ? scales[i] / part->factor : scales[i] * part->factor;
+}
+
+void rp_matrix_block_f32(const struct rp_matrix *matrix, const struct rp_matrix_part *part,
+                         size_t row, size_t block, float *out) {
+    unsigned char bytes[RP_BLOCK_BYTES_MAX];
+    rp_matrix_block(matrix, part, row, block, bytes);
+    if (part->factor == 0.0f) {
+        rp_blocks_to_f32(part->type, bytes, 1, out);
+        return;
+    }
+    int8_t codes[RP_BLOCK_VALUES_MAX];
+    float scale[16], minimum[16];
+    uint32_t group = rp_blocks_split(part->type, bytes, codes, scale, minimum);
+    uint32_t values = rp_block_info(part->type).values;
+    rp_matrix_part_scale(part, scale, values / group);
+    for (uint32_t k = 0; k < values; k++)
+        out[k] = scale[k / group] * (float)codes[k];
 }
 
 size_t rp_matrix_bytes(const struct rp_matrix *matrix) {
@@ -77,6 +101,13 @@ size_t rp_matrix_scale_count(const struct rp_matrix *matrix) {
 void rp_matrix_deinit(struct rp_matrix *matrix) {
     rp_free_aligned(matrix->data);
     rp_free_aligned((void *)(uintptr_t)matrix->scales);
+    for (uint32_t i = 0; i < matrix->part_count; i++) {
+        bool shared = false;
+        for (uint32_t j = 0; j < i; j++)
+            shared = shared || matrix->parts[j].columns == matrix->parts[i].columns;
+        if (!shared)
+            rp_free(matrix->parts[i].columns);
+    }
     memset(matrix, 0, sizeof *matrix);
 }
 
@@ -253,10 +284,12 @@ static void blocks_row(const struct rp_matrix *matrix, uint32_t row, float *out)
     while (row >= part->row_begin + part->rows)
         part++;
     struct rp_block_info info = rp_block_info(part->type);
-    for (size_t block = 0; block < matrix->cols / info.values; block++) {
-        unsigned char bytes[RP_BLOCK_BYTES_MAX];
-        rp_matrix_block(matrix, part, row, block, bytes);
-        rp_blocks_to_f32(part->type, bytes, 1, out + block * info.values);
+    for (size_t k = 0; k < matrix->cols; k += info.values) {
+        float values[RP_BLOCK_VALUES_MAX];
+        size_t count = RP_MIN(matrix->cols - k, (size_t)info.values);
+        rp_matrix_block_f32(matrix, part, row, k / info.values, values);
+        for (size_t i = 0; i < count; i++)
+            out[part->columns ? part->columns[k + i] : k + i] = values[i];
     }
 }
 
