@@ -18,7 +18,6 @@ static uint32_t fields_of(uint32_t type, struct field out[4]) {
         return rp_block_int4_zeros(type) ? 2 : 1;
     }
     switch (type) {
-    case RP_BLOCK_NVFP4:
     case RP_BLOCK_Q4_1:
     case RP_BLOCK_Q5_1:
         out[0] = (struct field){0, 4, 2};
@@ -45,6 +44,7 @@ static uint32_t fields_of(uint32_t type, struct field out[4]) {
         out[1] = (struct field){4, 4, 1};
         return 2;
     case RP_BLOCK_MXFP4:
+    case RP_BLOCK_NVFP4:
         out[0] = (struct field){0, 1, 1};
         return 1;
     case RP_BLOCK_F16:
