@@ -173,6 +173,8 @@ int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_mode
                         unsigned char *staging, struct rp_error *err) {
     bool plain = rp_row_order_is_plain(&part->order);
     int status = RP_OK;
+    if (part->quantized && config->quant.layout != RP_QUANT_8_BITS)
+        return rp_weight_4bit_load(files, config, part, staging, err);
     if (part->weight->matrix.dtype == RP_DTYPE_BLOCKS)
         return read_blocks(files, rp_safetensors_find(files, part->name), part, row, rows, staging,
                            err);

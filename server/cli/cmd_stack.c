@@ -218,8 +218,16 @@ static double lap(uint64_t *since_ns) {
 
 int rp_stack_check_blocks(const struct rp_model_config *config,
                           const struct rp_backend_selection *selection, struct rp_error *err) {
-    if (!config->gguf.blocks || strcmp(selection->backend->name, "cpu") == 0)
+    bool four_bits = config->quant.dtype == RP_DTYPE_BLOCKS;
+    if ((!config->gguf.blocks && !four_bits) || strcmp(selection->backend->name, "cpu") == 0)
         return RP_OK;
+    if (four_bits) {
+        rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                     "model: 4-bit weights are served on the CPU so far, not by %s",
+                     selection->backend->name);
+        rp_error_hint(err, "use --device cpu");
+        return RP_STATUS_UNSUPPORTED;
+    }
     int status =
         rp_error_set(err, RP_STATUS_UNSUPPORTED,
                      "model: GGUF files with F16 or quantized weights are served by the CPU "
