@@ -145,8 +145,9 @@ int rp_stack_check_options(const struct rp_engine_options *options, struct rp_er
         return rp_error_set(err, RP_STATUS_INVALID, "--block-size: %u is not a power of two",
                             options->block_size);
     if (options->quantization && options->dtype == RP_DTYPE_CHOICE_FLOAT32)
-        return rp_error_set(err, RP_STATUS_INVALID,
-                            "--quantization: 8-bit weights require bf16; remove --dtype float32");
+        return rp_error_set(
+            err, RP_STATUS_INVALID,
+            "--quantization: quantized weights require bf16; remove --dtype float32");
     if (options->quantize_head && !options->quantization)
         return rp_error_set(err, RP_STATUS_INVALID, "--quantization-head: requires --quantization");
     if (options->max_num_batched_tokens && options->max_num_batched_tokens < 16)
@@ -218,7 +219,8 @@ static double lap(uint64_t *since_ns) {
 
 int rp_stack_check_blocks(const struct rp_model_config *config,
                           const struct rp_backend_selection *selection, struct rp_error *err) {
-    bool four_bits = config->quant.dtype == RP_DTYPE_BLOCKS;
+    bool four_bits =
+        config->quant.dtype == RP_DTYPE_BLOCKS || config->quantization == RP_QUANT_INT4;
     if ((!config->gguf.blocks && !four_bits) || strcmp(selection->backend->name, "cpu") == 0)
         return RP_OK;
     if (four_bits) {
