@@ -1,6 +1,6 @@
-/* quant_config.h - the 8-bit or 4-bit weight scheme of a checkpoint: quantization_config of config.json, or
- * ModelOpt's hf_quant_config.json. docs/quantization.md has the table of what is read and what is
- * refused.
+/* quant_config.h - the 8-bit or 4-bit weight scheme of a checkpoint: quantization_config of
+ * config.json, or ModelOpt's hf_quant_config.json. docs/quantization.md has the table of what is
+ * read and what is refused.
  *
  *   quant_method        weights                          scale tensor                input rows
  *   compressed-tensors  F8_E4M3 or I8, tensor, channel   weight_scale (1) or (n, 1)  8 bits, or

@@ -523,7 +523,11 @@ static uint32_t part_index(const struct rp_matrix *matrix, const struct rp_weigh
 }
 
 static uint32_t type_of(const struct rp_model_config *config, const struct rp_weight_part *part) {
-    struct rp_weight blocks = *part->weight; /* which may be F32 */
+    /* The matrix may be F32, and other threads fill its parts. */
+    struct rp_weight blocks = {
+        .role = part->weight->role,
+        .layer = part->weight->layer,
+        .matrix = {.rows = part->weight->matrix.rows, .cols = part->weight->matrix.cols}};
     rp_weight_describe_4bit(config, &blocks);
     return blocks.matrix.parts[part_index(&blocks.matrix, part)].type;
 }

@@ -212,10 +212,26 @@ static int check_type(const struct rp_matrix *matrix, struct rp_error *err) {
                         "the CPU has GEMMs for f32, bf16, int8 and fp8 only");
 }
 
+/* q, k and v have one input and mostly one order of its columns: rows are then prepared once. */
+static void share_columns(struct rp_matrix *matrix) {
+    size_t bytes = matrix->cols * sizeof *matrix->parts[0].columns;
+    for (uint32_t i = 1; i < matrix->part_count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            uint32_t *one = matrix->parts[j].columns, *other = matrix->parts[i].columns;
+            if (!one || !other || one == other || memcmp(one, other, bytes) != 0)
+                continue;
+            for (uint32_t k = i; k < matrix->part_count; k++)
+                if (matrix->parts[k].columns == other)
+                    matrix->parts[k].columns = one;
+            rp_free(other);
+        }
+}
+
 int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err) {
     int status = check_type(matrix, err);
     if (status != RP_OK)
         return status;
+    share_columns(matrix);
     if (matrix->layout != RP_LAYOUT_ROW_MAJOR)
         return RP_OK;
     if (isa == RP_ISA_SCALAR)

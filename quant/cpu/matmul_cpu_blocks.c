@@ -1,4 +1,5 @@
-/* matmul_cpu_blocks.c - GEMMs on blocks, GGUF's and of 4-bit weights: the reference, and the blocking of the fast ones.
+/* matmul_cpu_blocks.c - GEMMs on blocks, GGUF's and of 4-bit weights: the reference, and the
+ * blocking of the fast ones.
  *
  * A panel's columns are decoded a chunk at a time into buffers that stay in L1, and multiplied with
  * all rows of the block; the tiles know no types. Each worker prepares the input rows that it

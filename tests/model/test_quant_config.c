@@ -1,6 +1,6 @@
-/* Goal: a checkpoint's description of its 8-bit or 4-bit weights has the meaning of the tools that write it.
- * Method: lists of names against one module each, and whole configurations with the expected
- * schemes. */
+/* Goal: a checkpoint's description of its 8-bit or 4-bit weights has the meaning of the tools that
+ * write it. Method: lists of names against one module each, and whole configurations with the
+ * expected schemes. */
 #include "model/model.h"
 #include "model/quant_config.h"
 #include "tests/support/model_files.h"

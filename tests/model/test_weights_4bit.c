@@ -1,5 +1,5 @@
-/* Goal: 4-bit weights that the `compressed-tensors` package packed have the values that its own code
- * makes of them, bit for bit, as blocks and as f32.
+/* Goal: 4-bit weights that the `compressed-tensors` package packed have the values that its own
+ * code makes of them, bit for bit, as blocks and as f32.
  *
  * Method: the models and hashes of golden_4bit, written by tools/make_4bit_goldens.py. */
 #include "model/model.h"

@@ -7,6 +7,7 @@ order of columns and the rows of fused matrices are right. `reprise run` answers
 does. Then files and configurations are damaged: each must be refused by name.
 """
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -241,6 +242,113 @@ def check_family(folder, family, name):
     passed += 1
 
 
+def dump_of(folder, dtype):
+    out = os.path.join(folder, "dump")
+    done = subprocess.run([DUMP, "--dump", folder, out, dtype], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return parse_dump(out)
+
+
+def quantize(*args, code=0):
+    done = subprocess.run([BIN, "quantize", *args], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done
+    return done.stdout + done.stderr
+
+
+def read_file(folder):
+    with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+        return dict(safetensors.deserialize(file.read()))
+
+
+def check_written(parent, *flags, group):
+    """What `reprise quantize --scheme int4` writes is standard, near the weights, and read back as numpy reads it."""
+    global passed
+    folder, out = os.path.join(parent, "model"), os.path.join(parent, f"out{group}{len(flags)}")
+    model = write_model(folder, "llama", dtype="bf16", tied=False, seed=3, **SIZES)
+    said = quantize(folder, out, "--scheme", "int4", "--group", str(group), *flags)
+    tensors = read_file(out)
+    with open(os.path.join(out, "config.json"), encoding="utf-8") as file:
+        quant = json.load(file)["quantization_config"]
+    assert quant["format"] == "pack-quantized" and quant["quant_method"] == "compressed-tensors", quant
+    weights = quant["config_groups"]["group_0"]["weights"]
+    assert (weights["num_bits"], weights["type"], weights["strategy"], weights["group_size"], weights["symmetric"]) == \
+        (4, "int", "group", group, True), weights
+    assert quant["config_groups"]["group_0"]["input_activations"] is None
+    got, left = dump_of(out, "f32"), ["lm_head"]
+    for name, full in model.tensors.items():
+        if not name.endswith("_proj.weight") or full.shape[1] % group:
+            assert name in tensors and name + "_packed" not in tensors, name
+            left += [name[:-len(".weight")]] if name.endswith("_proj.weight") else []
+            continue
+        codes, scales = tensors[name + "_packed"], tensors[name + "_scale"]
+        shape = tensors[name + "_shape"]
+        assert (codes["dtype"], codes["shape"]) == ("I32", [full.shape[0], full.shape[1] // 8]), name
+        assert (scales["dtype"], scales["shape"]) == ("BF16", [full.shape[0], full.shape[1] // group]), name
+        assert np.frombuffer(shape["data"], np.int64).tolist() == list(full.shape), name
+        bytes_ = np.frombuffer(codes["data"], np.uint8).reshape(full.shape[0], -1)
+        nibbles = np.stack([bytes_ & 15, bytes_ >> 4], -1).reshape(full.shape).astype(np.float32) - 8
+        scale = (np.frombuffer(scales["data"], np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(full.shape[0], -1)
+        wide = np.repeat(scale, group, 1)
+        values, lost = nibbles * wide, np.abs(nibbles * wide - full)
+        role = name[:-len(".weight")].rsplit(".", 1)[1]
+        if role in ("o_proj", "down_proj"):
+            assert np.array_equal(got[f"{name.split('.')[2]}.{role[:-5]}"], values), name
+        inside = (nibbles > -8) & (nibbles < 7)
+        if not flags:
+            assert (lost[inside] <= wide[inside] * 0.5001).all(), name
+        assert (lost ** 2).sum() < 0.02 * (full ** 2).sum(), (name, (lost ** 2).sum() / (full ** 2).sum())
+    assert quant["ignore"] == left or sorted(quant["ignore"]) == sorted(left), (quant["ignore"], left)
+    assert len(left) == 1 or f"no multiple of --group {group}: it stays as it is" in said, said
+    done = run(out)
+    assert done.returncode == 0 and done.stdout, done.stderr
+    passed += 1
+    return said, got
+
+
+def check_gptq(parent):
+    global passed
+    said, _ = check_written(parent, "--calibrate", os.path.abspath(__file__), "--calibrate-tokens", "300", "--report", group=32)
+    lines = [line for line in said.splitlines() if "outputs" in line]
+    assert len(lines) == 14, said
+    for line in lines:
+        words_ = line.split()
+        better, nearest = float(words_[words_.index("outputs") + 1]), float(words_[words_.index("nearest") + 1])
+        assert better > nearest, line
+    folder = os.path.join(parent, "model")
+    assert "--group: requires --scheme int4" in quantize(folder, folder + "x", "--group", "64", code=2)
+    assert "quantized weights already" in quantize(os.path.join(parent, "out325"), folder + "x", "--scheme", "int4", code=3)
+    passed += 1
+
+
+def check_at_load(folder):
+    """--quantization int4, also of rows that are no multiple of a group, answers the same twice and not as bf16 does."""
+    global passed
+    write_model(folder, "llama", dtype="bf16", tied=False, seed=3, **SIZES)
+    first, second = run(folder, "--quantization", "int4"), run(folder, "--quantization", "int4", "--threads", "1")
+    assert first.returncode == 0 and first.stdout == second.stdout, first
+    inspected = subprocess.run([BIN, "inspect", folder, "--quantization", "int4", "--device", "cpu"], capture_output=True, text=True, timeout=60)
+    assert "INT4_128 100.0 %" in inspected.stdout and "inputs of bf16" in inspected.stdout, inspected
+    done = run(folder, "--quantization", "int4", "--dtype", "float32")
+    assert done.returncode == 2 and b"quantized weights require bf16" in done.stderr, done
+    passed += 1
+
+
+def check_gpu(folder):
+    """On a fake GPU, where the build has one."""
+    global passed
+    module = os.environ.get("REPRISE_FAKE_GPU", "")
+    if not os.path.exists(module):
+        return
+    make(folder, "ct g128")
+    plain = os.path.join(folder, "plain")
+    write_model(plain, "llama", dtype="bf16", tied=False, **SIZES)
+    for model, flags in ((folder, ()), (plain, ("--quantization", "int4"))):
+        done = subprocess.run([BIN, "run", model, "x", "--device", "cuda", *flags], capture_output=True, text=True,
+                              timeout=60, env={**os.environ, "REPRISE_CUDA_MODULE": module})
+        assert done.returncode == 3 and "4-bit weights are served on the CPU so far" in done.stderr, done
+        passed += 1
+
+
 def refused(folder, name, message, arrays=None, config=None):
     """`arrays` and `config` edit the model in place."""
     global passed
@@ -319,6 +427,13 @@ def main():
     for family, name in (("phi3", "ct g32 asymmetric"), ("phi3", "gptq act-order"), ("glm", "awq g64"), ("cohere", "ct nvfp4")):
         with tempfile.TemporaryDirectory() as folder:
             check_family(folder, family, name)
+    with tempfile.TemporaryDirectory() as parent:
+        for group in (32, 64, 128):
+            check_written(parent, group=group)
+        check_gptq(parent)
+        check_at_load(os.path.join(parent, "load"))
+    with tempfile.TemporaryDirectory() as folder:
+        check_gpu(folder)
     with tempfile.TemporaryDirectory() as folder:
         check_refusals(folder)
     print(f"{passed} checks passed")

@@ -1,4 +1,4 @@
-/* Goal: a row in 4 bits has the nearest code of every weight, and a scale that is at least as good as
+/* Goal: a row in 4 bits has the nearest code of every weight, and a scale at least as good as
  * the one that covers the largest weight; rows of any length, and what is no number is refused. */
 #include "base/bf16.h"
 #include "quant/matmul.h"

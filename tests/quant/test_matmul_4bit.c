@@ -229,6 +229,7 @@ static void make(struct fixture *f, uint32_t k, const uint32_t n[3], const uint3
         fill_part(f, i);
     memcpy(f->packed.data, f->plain.data, bytes);
     assert_int_equal(rp_matrix_prepare_cpu(&f->packed, RP_ISA_AVX2, NULL), RP_OK);
+    memcpy(f->plain.parts, f->packed.parts, sizeof f->plain.parts); /* equal orders are one now */
     f->scratch_bytes = rp_matmul_scratch_bytes(&f->plain, M_MAX);
     f->scratch = rp_alloc_aligned(f->scratch_bytes * WORKERS, 64);
     memset(f->scratch, 0xFF, f->scratch_bytes * WORKERS);
@@ -337,6 +338,26 @@ static void test_a_row_is_read_back_in_the_order_of_the_input(void **state) {
     }
 }
 
+static void test_equal_orders_of_columns_are_kept_once(void **state) {
+    (void)state;
+    struct rp_matrix matrix = {
+        .rows = 3, .cols = 33, .dtype = RP_DTYPE_BLOCKS, .input = RP_INPUT_BF16, .part_count = 3};
+    for (uint32_t i = 0; i < 3; i++)
+        matrix.parts[i] = (struct rp_matrix_part){
+            .row_begin = i, .rows = 1, .type = rp_block_int4(32, RP_INT4_BF16, false)};
+    matrix.parts[0].columns = shuffled(33);
+    for (uint32_t i = 1; i < 3; i++) {
+        matrix.parts[i].columns = rp_alloc(33 * sizeof(uint32_t));
+        memcpy(matrix.parts[i].columns, matrix.parts[0].columns, 33 * sizeof(uint32_t));
+    }
+    size_t apart = rp_matmul_scratch_bytes(&matrix, 1);
+    assert_int_equal(rp_matrix_prepare_cpu(&matrix, RP_ISA_SCALAR, NULL), RP_OK);
+    assert_ptr_equal(matrix.parts[1].columns, matrix.parts[0].columns);
+    assert_ptr_equal(matrix.parts[2].columns, matrix.parts[0].columns);
+    assert_int_equal(rp_matmul_scratch_bytes(&matrix, 1), apart / 3);
+    rp_matrix_deinit(&matrix); /* once */
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -346,6 +367,7 @@ int main(void) {
         TEST(test_an_output_is_one_chain_of_fma_in_the_order_of_the_columns),
         TEST(test_more_rows_than_a_block_have_the_same_bits),
         TEST(test_a_row_is_read_back_in_the_order_of_the_input),
+        cmocka_unit_test(test_equal_orders_of_columns_are_kept_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

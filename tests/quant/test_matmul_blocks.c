@@ -1,6 +1,7 @@
-/* Goal: GEMMs on blocks follow matrix.h for every type: with f32 inputs, and 4-bit weights with bf16
- * inputs, they have the bits of an f32 matrix of the same values, with 8-bit inputs the same bits on every instruction set,
- * and a row never depends on its batch. Method: random blocks in matrices of mixed parts.
+/* Goal: GEMMs on blocks follow matrix.h for every type: with f32 inputs, and 4-bit weights with
+ * bf16 inputs, they have the bits of an f32 matrix of the same values, with 8-bit inputs the same
+ * bits on every instruction set, and a row never depends on its batch. Method: random blocks in
+ * matrices of mixed parts.
  *
  * `--dequantize TYPE IN OUT` writes the values of a file of blocks as f32 (tests/oracle). */
 #include "base/bf16.h"
