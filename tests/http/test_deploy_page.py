@@ -49,7 +49,7 @@ def main():
     env = {**os.environ, "GATEWAY": "127.0.0.1:" + ports["8000"], "REPLICA_1": "127.0.0.1:" + ports["8001"],
            "REPLICA_2": "127.0.0.1:" + ports["8002"], "STATUS": "127.0.0.1:" + ports["8404"]}
     with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(["bash", "-eu", "-o", "pipefail", "-c", script], cwd=folder, env=env, start_new_session=True,
+        process = subprocess.Popen(["bash", "-eu", "-c", script], cwd=folder, env=env, start_new_session=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             out, errors = process.communicate(timeout=240)
