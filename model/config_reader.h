@@ -19,7 +19,7 @@ struct rp_config_reader {
     const char *file; /* for messages */
     const json_t *object;
     struct rp_error *err;
-    int *status; /* one for all readers of a file, as `err` is */
+    int *status;                 /* one for all readers of a file, as `err` is */
     struct rp_config_keys *keys; /* NULL: not kept */
 };
 

@@ -527,9 +527,8 @@ static void test_bad_values_are_refused_with_file_and_key(void **state) {
 
 static void test_the_first_of_several_mistakes_is_reported_whole(void **state) {
     struct fixture *f = *state;
-    const struct entry changes[] = {{"rope_theta", "\"x\""},
-                                    {"rope_scaling", "{\"rope_type\":\"x\"}"},
-                                    {"attention_y", "1"}};
+    const struct entry changes[] = {
+        {"rope_theta", "\"x\""}, {"rope_scaling", "{\"rope_type\":\"x\"}"}, {"attention_y", "1"}};
     write_config(f, changes, 3);
     assert_int_equal(load(f), RP_STATUS_FORMAT);
     assert_int_equal(f->err.status, RP_STATUS_FORMAT);
