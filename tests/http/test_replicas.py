@@ -11,6 +11,10 @@ from fake_server import tokenizer
 from haproxy import Gateway, UnixConnection, until
 from reprise_server import BIN, DEMO, skip
 
+try:
+    from kv_subscriber import Blocks, Subscriber
+except ImportError:
+    Subscriber = None
 FAKE = os.environ.get("REPRISE_FAKE_BIN", "")
 if not haproxy.program():
     skip("haproxy is not installed")
@@ -206,6 +210,50 @@ def test_a_rolling_restart_under_load_fails_no_request():
                     gateway.wait_for("UP", "UP")
                     clients.more()
             assert not clients.failures and min(clients.answered) >= 10, (clients.failures, clients.answered)
+
+
+PAGE = 16
+PROMPTS = [[20 + number] + [20 + (i * (number + 3)) % 400 for i in range(3 * PAGE + 5)] for number in range(8)]
+
+
+def cached_tokens(status, body):
+    assert status == 200, body
+    return json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_events_tell_which_replica_has_a_prompt():
+    if not Subscriber:
+        print("pyzmq or msgpack is not installed: events were not read")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        def events(name):
+            return [f"ipc://{folder}/{name}.events", f"ipc://{folder}/{name}.replay"]
+
+        def replica(name):
+            config = {"enable_kv_cache_events": True, "endpoint": events(name)[0], "replay_endpoint": events(name)[1],
+                      "topic": "kv"}
+            return Replica(folder, name, BIN, "serve", DEMO, "--threads", "1", "--max-num-seqs", "8", "--block-size", str(PAGE),
+                           "--kv-events-config", json.dumps(config))
+
+        def known(*listeners):
+            """What each has heard, once all pages were announced by one replica or the other."""
+            heard = [Blocks() for _ in listeners]
+            for blocks, listener in zip(heard, listeners):
+                for _, batch in listener.replay(0):
+                    blocks.apply(batch)
+            return heard if sum(blocks.stored for blocks in heard) == 3 * len(PROMPTS) else None
+        with replica("a") as first, replica("b") as second, Gateway(folder, [first.socket, second.socket]) as gateway, \
+                Subscriber(*events("a")) as of_first, Subscriber(*events("b")) as of_second:
+            gateway.wait_for("UP", "UP")
+            for prompt in PROMPTS:
+                send(gateway.connect(), "POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1})
+            both = until(lambda: known(of_first, of_second), "all pages are announced")
+            hits = [[blocks.hit_tokens(prompt, PAGE) for blocks in both] for prompt in PROMPTS]
+            assert all(sorted(pair) == [0, 3 * PAGE] for pair in hits), hits
+            assert {pair.index(3 * PAGE) for pair in hits} == {0, 1}, "the gateway uses both"
+            for prompt, pair in zip(PROMPTS, hits):
+                home = (first, second)[pair.index(3 * PAGE)]
+                assert cached_tokens(*home.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1})) == 3 * PAGE
 
 
 if __name__ == "__main__":
