@@ -512,12 +512,11 @@ uint32_t rp_server_admin_port(const struct rp_server *server) { return server->l
 static int enter_sandbox(struct rp_server *server, struct rp_error *err) {
     const struct rp_server_config *config = &server->config;
     bool makes_files = config->flight.dir && *config->flight.dir;
-    bool removes_files = config->uds || rp_kv_publisher_has_files(server->kv_publisher);
     bool connects = server->otlp || rp_kv_publisher_connects(server->kv_publisher);
-    uint32_t needs =
-        (makes_files ? RP_SANDBOX_FILES : 0) | (removes_files ? RP_SANDBOX_UNLINK : 0) |
-        (rp_service_is_managed() ? RP_SANDBOX_NOTIFY : 0) |
-        (server->serving.has_driver ? RP_SANDBOX_DRIVER : 0) | (connects ? RP_SANDBOX_CONNECT : 0);
+    uint32_t needs = (makes_files ? RP_SANDBOX_FILES : 0) | (config->uds ? RP_SANDBOX_UNLINK : 0) |
+                     (rp_service_is_managed() ? RP_SANDBOX_NOTIFY : 0) |
+                     (server->serving.has_driver ? RP_SANDBOX_DRIVER : 0) |
+                     (connects ? RP_SANDBOX_CONNECT : 0);
     int status = rp_sandbox_enter(config->sandbox, needs, err);
     rp_gauge_set(&server->metrics.sandbox, rp_sandbox_is_on());
     return status;

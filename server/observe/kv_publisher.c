@@ -358,11 +358,6 @@ bool rp_kv_publisher_connects(const struct rp_kv_publisher *publisher) {
     return publisher && publisher->connects;
 }
 
-bool rp_kv_publisher_has_files(const struct rp_kv_publisher *publisher) {
-    return publisher && (strncmp(publisher->config.endpoint, "ipc://", 6) == 0 ||
-                         strncmp(publisher->config.replay_endpoint, "ipc://", 6) == 0);
-}
-
 void rp_kv_publisher_register(struct rp_kv_publisher *publisher, struct rp_registry *registry) {
     static const struct rp_metric_family family = {
         "reprise_kv_events_total", NULL, "Changes of the prefix cache, by what became of them.",

@@ -32,10 +32,8 @@ int rp_kv_publisher_start(struct rp_kv_publisher *publisher, struct rp_kv_events
 void rp_kv_publisher_stop(struct rp_kv_publisher *publisher);
 void rp_kv_publisher_destroy(struct rp_kv_publisher *publisher); /* NULL is allowed */
 
-/* What it does beyond binding ports: connects to its endpoint; removes the files of Unix sockets at
- * the end. NULL: false. */
+/* Whether the endpoint is one that it connects to. NULL: false. */
 bool rp_kv_publisher_connects(const struct rp_kv_publisher *publisher);
-bool rp_kv_publisher_has_files(const struct rp_kv_publisher *publisher);
 /* reprise_kv_events_total. NULL: nothing. */
 void rp_kv_publisher_register(struct rp_kv_publisher *publisher, struct rp_registry *registry);
 

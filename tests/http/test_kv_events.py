@@ -1,6 +1,5 @@
 """--kv-events-config: a subscriber that follows the events knows which prompts find their beginning in the prefix cache."""
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -94,10 +93,6 @@ def test_events_tell_what_the_cache_finds():
         metrics = server.metrics()
         assert metrics['reprise_kv_events_total{result="published"}'] == blocks.stored + blocks.removed
         assert metrics['reprise_kv_events_total{result="dropped"}'] == 0
-        assert len(os.listdir(folder)) == 2
-        server.process.terminate()
-        server.process.wait()
-        assert os.listdir(folder) == [], "the sockets' files are removed"
 
 
 def test_a_late_subscriber_misses_nothing():
