@@ -1,6 +1,5 @@
 #include "server/observe/kv_publisher.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/threads.h"
@@ -8,9 +7,8 @@
 #include "server/observe/zmq_library.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #define LINGER_MS      500  /* for what is not sent at the end */
