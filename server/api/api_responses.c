@@ -5,11 +5,14 @@
 #include "server/api/api_response_items.h"
 #include "server/api/api_start.h"
 #include "server/api/completion_internal.h"
+#include "server/api/response_reference.h"
+#include "server/api/response_replay.h"
 #include "server/api/response_store.h"
 #include "server/api/responses_request.h"
 #include "server/api/server_keys.h"
 #include "server/api/tokenize_chat.h"
 #include "server/http/api_reply.h"
+#include "server/http/http_query.h"
 #include "server/http/json_work.h"
 #include "server/http/router.h"
 
@@ -64,11 +67,12 @@ static json_t *convert(struct rp_conn *conn, json_t *root, json_t **out_origin) 
     struct rp_http_error error = {.status = 0};
     json_t *before, *items = NULL, *chat = NULL, *names = NULL;
     bool store = false;
-    bool good = rp_params_check_model(root, &conn->server->serving, &error) &&
-                find_previous(conn, root, &before, &error) &&
-                read_store(conn, root, &store, &error) &&
-                (items = rp_responses_items(root, before, &error)) &&
-                rp_responses_to_chat(root, items, conn->server->late_system, &chat, &names, &error);
+    bool good =
+        rp_params_check_model(root, &conn->server->serving, &error) &&
+        find_previous(conn, root, &before, &error) && read_store(conn, root, &store, &error) &&
+        rp_response_references_resolve(root, conn->server->responses, owner_of(conn), &error) &&
+        (items = rp_responses_items(root, before, &error)) &&
+        rp_responses_to_chat(root, items, conn->server->late_system, &chat, &names, &error);
     if (good && out_origin) {
         *out_origin = json_pack("{s:O,s:O,s:O,s:b}", "request", root, "names", names, "items",
                                 items, "store", store);
@@ -118,15 +122,30 @@ static void fail_unknown(struct rp_conn *conn) {
 }
 
 static void reply_stored(struct rp_conn *conn, const char *id, size_t len) {
+    uint32_t stream = 0;
+    uint64_t after = 0;
+    bool has_after = false;
+    char unused[RP_QUERY_VALUE_MAX];
+    const struct rp_query_param params[] = {
+        {"stream", RP_QUERY_CHOICE, "false|true", 0, 0, &stream, NULL},
+        {"starting_after", RP_QUERY_UINT, NULL, 0, 1e15, &after, &has_after},
+        {"include", RP_QUERY_TEXT, NULL, 0, 0, unused, NULL},
+        {"include[]", RP_QUERY_TEXT, NULL, 0, 0, unused, NULL},
+        {"include_obfuscation", RP_QUERY_TEXT, NULL, 0, 0, unused, NULL}};
+    struct rp_buffer body = {.data = NULL};
+    if (!rp_query_read_conn(conn, params, RP_ARRAY_COUNT(params)))
+        return;
     const struct rp_stored_response *found =
         rp_response_store_find(conn->server->responses, owner_of(conn), id, len);
-    struct rp_buffer body = {.data = NULL};
     if (!found) {
         fail_unknown(conn);
-        return;
+    } else if (stream) {
+        rp_response_replay(found, has_after ? after + 1 : 0, &body);
+        rp_api_reply_text(conn, 200, "text/event-stream", &body);
+    } else {
+        rp_buffer_append(&body, found->body, found->len);
+        rp_api_reply_json(conn, 200, &body);
     }
-    rp_buffer_append(&body, found->body, found->len);
-    rp_api_reply_json(conn, 200, &body);
 }
 
 static void delete_stored(struct rp_conn *conn, const char *id, size_t len) {
@@ -165,9 +184,6 @@ static void cancel(struct rp_conn *conn, const char *id, size_t len) {
 
 /* --- Paths ----------------------------------------------------------------------------------- */
 
-/* GET is for the object alone: events of a stored answer are not kept. */
-static bool wants_stream(const char *query) { return strstr(query, "stream=true") != NULL; }
-
 static bool is_path(const char *path, size_t len, const char *text) {
     return strlen(text) == len && memcmp(path, text, len) == 0;
 }
@@ -191,9 +207,6 @@ void rp_api_response(struct rp_conn *conn) {
                      "under /v1/responses/ are ID, ID/input_items, ID/cancel and input_tokens");
     else if (is_delete)
         delete_stored(conn, id, len);
-    else if (wants_stream(id + path_len))
-        rp_conn_fail(conn, 400, "unsupported_parameter",
-                     "a stored response cannot be streamed: leave stream out");
     else
         reply_stored(conn, id, len);
 }

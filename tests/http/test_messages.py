@@ -181,6 +181,16 @@ def test_stream_of_blocks(server):
     assert json.loads("".join(delta["partial_json"] for delta in empty[1])) == {} and empty[1], "a call without arguments"
 
 
+def test_answers_with_nul_go_back(server):
+    call = CALL.replace("1}", '1, "b": "\\u0000"}')
+    message = server.send("/v1/messages", {"max_tokens": 900, "messages": [user(f"a\0b {call}")], "tools": [TOOL]})[1]
+    assert message["content"][0]["text"].strip() == "a\0b" and message["content"][1]["input"] == {"a": 1, "b": "\0"}, message
+    history = [user("?"), {"role": "assistant", "content": message["content"]},
+               user([{"type": "tool_result", "tool_use_id": message["content"][1]["id"], "content": "c\0"}])]
+    status, body = server.send("/v1/messages", {"max_tokens": 900, "messages": history, "tools": [TOOL], "system": "s\0"})
+    assert status == 200 and body["content"] == [{"type": "text", "text": "c\0"}], body
+
+
 def test_stop_reasons(server):
     for text, fields, reason, sequence in [("a b", {}, "end_turn", None), ("a b", {"max_tokens": 1}, "max_tokens", None),
                                            ("a b", {"stop_sequences": ["b"]}, "stop_sequence", "b"),
@@ -275,7 +285,7 @@ def test_a_real_model():
 
 
 def main():
-    said = ("test_stream_of_blocks", "test_stop_reasons", "test_the_package", "test_pings", "test_keys")
+    said = ("test_stream_of_blocks", "test_stop_reasons", "test_answers_with_nul_go_back", "test_the_package", "test_pings", "test_keys")
     with rendered_server() as rendering, said_server() as saying:
         for name, test in list(globals().items()):
             if name.startswith("test_") and name != "test_a_real_model":

@@ -207,6 +207,73 @@ def test_conversations_with_results():
         assert chat.post(turns).error["param"] == "messages[1].tool_calls"
 
 
+def test_functions_as_before_tools():
+    """The older form of the same: functions, function_call, and results in messages of the role function."""
+    functions = [WEATHER["function"], ADD["function"]]
+    answers = {"rome": "I look. " + hermes(ROME), "two": hermes(ROME) + "\n" + hermes(SUM), "text": "No.", "sunny": "It is sunny."}
+
+    def judged(messages, **fields):
+        whole = chat.whole(messages, **fields)
+        JUDGE.chat(whole)
+        message = {"function_call": None, "content": None, "role": None}
+        chunks = chat.chunks(messages, **fields)
+        for chunk in chunks:
+            JUDGE.chat_chunk(chunk)
+            for name, value in chunk["choices"][0]["delta"].items():
+                if name == "function_call" and message[name]:
+                    assert set(value) == {"arguments"}, "the name comes once"
+                    message[name]["arguments"] += value["arguments"]
+                elif value is not None:
+                    message[name] = (message[name] or "") + value if name == "content" else value
+        choice = whole["choices"][0]
+        assert message == {**message, **{name: choice["message"].get(name) for name in message}}, (message, choice)
+        assert chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
+        return choice["message"], choice["finish_reason"]
+
+    with ScriptedChat(answers, "--tool-call-parser", "hermes") as chat:
+        message, reason = judged("rome", functions=functions)
+        assert message["function_call"] == {"name": "weather", "arguments": json.dumps(ROME["arguments"])}
+        assert message["content"].strip() == "I look." and reason == "function_call" and "tool_calls" not in message
+        message, reason = judged("two", functions=functions)
+        assert message["function_call"]["name"] == "weather" and reason == "function_call", "there is room for one call"
+        assert judged("two", functions=functions, function_call={"name": "weather"})[1] == "stop"
+        assert judged("text", functions=functions, function_call="none") == ({"role": "assistant", "content": "No.", "refusal": None},
+                                                                            "stop")
+        assert judged("text", functions=functions, function_call="auto")[1] == "stop"
+        assert chat.post("rome", functions=functions, function_call="none").error["code"] == "grammar_dead_end"
+        # The call and its result become those of a tool.
+        turns = [{"role": "user", "content": "?"}, {**message, "content": None},
+                 {"role": "function", "name": "weather", "content": "sunny"}]
+        assert judged(turns, functions=functions)[0]["content"] == "It is sunny."
+        call = {"id": "call_weather", "type": "function", "function": message["function_call"]}
+        same = [turns[0], {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_weather", "name": "weather", "content": "sunny"}]
+        prompts = [chat.server.post("/tokenize", {"messages": one}).json()["tokens"] for one in (turns, same)]
+        assert prompts[0] == prompts[1]
+        tools = [{"type": "function", "function": one} for one in functions]
+        for fields, param in [({"functions": 1}, "functions"), ({"functions": [1]}, "functions[0]"),
+                              ({"functions": functions * 2}, "functions[2]"), ({"functions": [{"name": "a b"}]}, "functions[0].name"),
+                              ({"functions": [{"name": "f", "parameters": []}]}, "functions[0].parameters"),
+                              ({"functions": functions, "tools": tools}, "functions"),
+                              ({"functions": functions, "function_call": "required"}, "function_call"),
+                              ({"functions": functions, "function_call": {"name": "f"}}, "function_call"),
+                              ({"functions": functions, "function_call": {}}, "function_call"),
+                              ({"function_call": {"name": "weather"}}, "function_call"),
+                              ({"functions": [function("f" * 40)["function"]] * 513}, "functions")]:
+            refused = chat.post("text", **fields)
+            assert refused.status == 400 and refused.error["param"] == param, (fields, refused.body)
+        for bad, param in [({"role": "assistant", "function_call": 1}, "messages[0].function_call"),
+                           ({"role": "assistant", "function_call": {"name": 1}}, "messages[0].function_call"),
+                           ({"role": "assistant", "function_call": {"name": "f"}, "tool_calls": [call]}, "messages[0].function_call"),
+                           ({"role": "function", "name": "f"}, "messages[0].content")]:
+            assert chat.post([bad]).error["param"] == param, bad
+        assert chat.post("text", tools=tools, functions=[], function_call="auto").status == 200, "an empty list is none"
+        odd = function("odd", x={"not": {"minimum": 5, "type": "integer"}})["function"]
+        assert chat.post("text", functions=[{**odd, "strict": True}]).error["param"] == "functions"
+    with ScriptedChat(answers, "--tool-call-parser", "none") as chat:
+        assert chat.post("text", functions=functions).error["param"] == "functions"
+
+
 def test_several_answers_stop_strings_and_log_probabilities():
     answers = {"text": "One, two, three.", "call": "One, " + hermes(ROME)}
     with ScriptedChat(answers, "--tool-call-parser", "hermes") as chat:
@@ -266,7 +333,6 @@ def test_refusals():
         for bad in ("maybe", 1, {"type": "function", "function": {"name": "missing"}}, {"type": "allowed_tools"}, {}):
             assert error(tools=TOOLS, tool_choice=bad) == "tool_choice", bad
         assert error(tool_choice="required") == "tool_choice"
-        assert error(functions=[{"name": "f"}]) == "functions"
         assert error(parallel_tool_calls=1) == "parallel_tool_calls"
         assert chat.post("x", tools=[function(f"f{i}") for i in range(512)]).status == 200
         assert chat.post("x", tools=[], tool_choice="none").status == 200
