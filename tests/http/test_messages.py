@@ -272,6 +272,34 @@ def test_the_package(server):
         assert error.body["error"]["type"] == "not_found_error" and error.request_id
 
 
+def test_the_helpers_of_the_package(server):
+    """parse(), also of a stream, and the loop that runs tools."""
+    if not anthropic:
+        return
+    import pydantic
+
+    class Sum(pydantic.BaseModel):
+        a: int
+
+    @anthropic.beta_tool
+    def add(a: int) -> str:
+        """Adds.
+
+        Args:
+            a: a number
+        """
+        return f"{a} and one is {a + 1}"
+
+    client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="none", max_retries=0)
+    ask = {"model": "fake", "max_tokens": 900, "messages": [user('{"a": 1}')], "output_format": Sum}
+    assert client.messages.parse(**ask).parsed_output == Sum(a=1)
+    with client.messages.stream(**ask) as stream:
+        assert "".join(stream.text_stream) == '{"a": 1}' and stream.get_final_message().parsed_output == Sum(a=1)
+    runner = client.beta.messages.tool_runner(model="fake", max_tokens=900, tools=[add], messages=[user(CALL)])
+    first, last = list(runner)
+    assert first.content[0].input == {"a": 1} and last.content[0].text == "1 and one is 2", (first, last)
+
+
 def test_a_real_model():
     with reprise_server.Server() as server:
         ask = {"max_tokens": 20, "temperature": 0, "messages": [user("What is 12 + 34?")]}
@@ -285,7 +313,8 @@ def test_a_real_model():
 
 
 def main():
-    said = ("test_stream_of_blocks", "test_stop_reasons", "test_answers_with_nul_go_back", "test_the_package", "test_pings", "test_keys")
+    said = ("test_stream_of_blocks", "test_stop_reasons", "test_answers_with_nul_go_back", "test_the_package",
+            "test_the_helpers_of_the_package", "test_pings", "test_keys")
     with rendered_server() as rendering, said_server() as saying:
         for name, test in list(globals().items()):
             if name.startswith("test_") and name != "test_a_real_model":
