@@ -380,6 +380,29 @@ def test_the_package(server):
         pass
 
 
+def test_streams_without_output_have_comments(_):
+    """Codex gives up on a stream without bytes."""
+    env = {"FAKE_KEEP_ALIVE_MS": "1", "FAKE_STEP_US": "300000"}
+    with said_server("--max-num-seqs", 1, env=env) as server, server.connect() as other:
+        other.send("POST", "/v1/responses", {"input": "b c", "stream": True})
+        other.head()
+        assert b"response.created" in other.chunk()  # it runs, and the next one waits
+        body = server.post("/v1/responses", {"input": "a", "stream": True}).body.decode()
+        assert ": waiting\n\n" in body.split("event: response.output_item.added")[0] and "response.completed" in body, body
+
+
+def test_late_instructions_are_seen(_):
+    """Messages of a developer after those of the user, with a template that has no such messages: they stay in place."""
+    template = ('{%- for m in messages[1:] -%}{%- if m.role == "system" -%}{{ raise_exception("late") }}{%- endif -%}{%- endfor -%}'
+                '<s>{"messages": {{ messages | tojson }}}' + END)
+    items = [{"role": "user", "content": "a"}, {"role": "developer", "content": "note"}, {"role": "assistant", "content": "b"},
+             {"role": "developer", "content": "early"}, {"role": "user", "content": "c"}]
+    with rendered_server(template=template) as strict:
+        got = ask(strict, items, instructions="first")["messages"]
+    assert [(m["role"], m["content"]) for m in got] == [
+        ("system", "first"), ("user", "a\nnote"), ("assistant", "b"), ("user", "early\nc")], got
+
+
 def test_a_real_model():
     import pydantic
 
