@@ -213,8 +213,9 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
     json_object_foreach(root, key, value) {
         if (is_conversation(key) || !has_nul(value))
             continue;
-        rp_http_error_set(error, 400, key, "invalid_json",
-                          "%s contains \\u0000, which only messages and prompts may contain", key);
+        rp_http_error_set(error, 400, strlen(key) < sizeof error->param ? key : NULL,
+                          "invalid_json",
+                          "the body contains \\u0000 in a field that is not a message or prompt");
         json_decref(root);
         return NULL;
     }
