@@ -1,6 +1,7 @@
 /* api_responses.c - OpenAI's Responses API: POST /v1/responses, and what is under
  * /v1/responses/: input_tokens, ID (GET, DELETE), ID/input_items, ID/cancel. */
 #include "base/json_writer.h"
+#include "base/memory.h"
 #include "server/api/answer_responses.h"
 #include "server/api/api_response_items.h"
 #include "server/api/api_start.h"
@@ -15,6 +16,7 @@
 #include "server/http/http_query.h"
 #include "server/http/json_work.h"
 #include "server/http/router.h"
+#include "server/observe/report_work.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -121,6 +123,36 @@ static void fail_unknown(struct rp_conn *conn) {
                      : "stored: this server stores none (--responses-store 0)");
 }
 
+struct replay {
+    uint64_t from;
+    size_t len;
+    char body[]; /* a copy: the store may drop the answer */
+};
+
+static void build_replay(void *ctx, struct rp_buffer *out) {
+    const struct replay *replay = ctx;
+    rp_response_replay(replay->body, replay->len, replay->from, out);
+}
+
+static void reply_events(struct rp_conn *conn, const struct rp_stored_response *found,
+                         uint64_t from) {
+    static const char type[] = "text/event-stream";
+    struct rp_buffer body = {.data = NULL};
+    if (found->len <= RP_JSON_INLINE_BYTES) {
+        rp_response_replay(found->body, found->len, from, &body);
+        rp_api_reply_text(conn, 200, type, &body);
+        return;
+    }
+    struct replay *replay = rp_alloc(sizeof *replay + found->len);
+    if (!replay) {
+        rp_conn_fail(conn, 503, "overloaded", "out of memory");
+        return;
+    }
+    *replay = (struct replay){.from = from, .len = found->len};
+    memcpy(replay->body, found->body, found->len);
+    rp_report_start(conn, build_replay, rp_free, replay, type);
+}
+
 static void reply_stored(struct rp_conn *conn, const char *id, size_t len) {
     uint32_t stream = 0;
     uint64_t after = 0;
@@ -140,8 +172,7 @@ static void reply_stored(struct rp_conn *conn, const char *id, size_t len) {
     if (!found) {
         fail_unknown(conn);
     } else if (stream) {
-        rp_response_replay(found, has_after ? after + 1 : 0, &body);
-        rp_api_reply_text(conn, 200, "text/event-stream", &body);
+        reply_events(conn, found, has_after ? after + 1 : 0);
     } else {
         rp_buffer_append(&body, found->body, found->len);
         rp_api_reply_json(conn, 200, &body);

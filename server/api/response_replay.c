@@ -1,6 +1,6 @@
 #include "server/api/response_replay.h"
 
-#include <inttypes.h>
+#include <jansson.h>
 #include <string.h>
 
 struct replay {
@@ -159,10 +159,9 @@ static void replay_item(struct replay *r, json_t *item, size_t index) {
          with(json_pack("{s:I}", "output_index", at.index), "item", item));
 }
 
-void rp_response_replay(const struct rp_stored_response *response, uint64_t from,
-                        struct rp_buffer *out) {
+void rp_response_replay(const char *body, size_t len, uint64_t from, struct rp_buffer *out) {
     struct replay r = {.out = out, .from = from};
-    json_t *object = json_loadb(response->body, response->len, JSON_ALLOW_NUL, NULL), *item;
+    json_t *object = json_loadb(body, len, JSON_ALLOW_NUL, NULL), *item;
     json_t *begun = with_new(json_copy(object), "status", json_string("in_progress"));
     bool complete = is(get(object, "status"), "completed");
     size_t i;

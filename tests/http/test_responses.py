@@ -191,6 +191,8 @@ def test_large_requests_are_echoed(server):
     with said_server("--max-model-len", 2000000, env={"FAKE_STREAM_BYTES": "65536"}) as small:
         found = stream_of(small, "ok", metadata={"k": "v" * 300000})
         assert found[-1]["type"] == "response.completed" and len(found[-1]["response"]["metadata"]["k"]) == 300000
+        replayed = events_of(small.get(f"/v1/responses/{found[0]['response']['id']}?stream=true"))
+        assert kinds(replayed) == kinds(found) and replayed[0]["response"] == found[0]["response"]
 
 
 def test_stored_responses(server):
