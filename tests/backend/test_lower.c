@@ -55,7 +55,8 @@ static int teardown(void **state) {
 static const enum rp_family families[] = {
     RP_FAMILY_LLAMA,      RP_FAMILY_MISTRAL,  RP_FAMILY_QWEN2,  RP_FAMILY_QWEN3,
     RP_FAMILY_GEMMA2,     RP_FAMILY_GRANITE,  RP_FAMILY_OLMO3,  RP_FAMILY_SMOLLM3,
-    RP_FAMILY_MINISTRAL3, RP_FAMILY_STABLELM, RP_FAMILY_COHERE,
+    RP_FAMILY_MINISTRAL3, RP_FAMILY_STABLELM, RP_FAMILY_COHERE, RP_FAMILY_MIXTRAL,
+    RP_FAMILY_QWEN2_MOE,  RP_FAMILY_GLM4_MOE,
 };
 
 static void make_model(enum rp_family family, enum rp_dtype dtype) {
@@ -226,6 +227,8 @@ static void test_gate_up_does_the_activation_where_its_halves_are_whole_panels(v
     (void)state;
     for (size_t f = 0; f < RP_ARRAY_COUNT(families); f++) {
         enum rp_family family = families[f];
+        if (family >= RP_FAMILY_MIXTRAL) /* experts' GEMMs always do */
+            continue;
         assert_int_equal(launches_of(family, "linear_gated"), family % 2 ? 0 : 2);
         assert_int_equal(launches_of(family, "activation"), family % 2 ? 2 : 0);
     }
