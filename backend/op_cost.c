@@ -84,8 +84,7 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
     case RP_OP_EXPERT_GATE_UP:
     case RP_OP_EXPERT_DOWN:
         cost.bytes_read += touched_bytes(op, rows);
-        cost.flops =
-            2 * rows * (op->weight->rows / op->u.experts.experts.count) * op->weight->cols;
+        cost.flops = 2 * rows * (op->weight->rows / op->u.experts.experts.count) * op->weight->cols;
         break;
     case RP_OP_EXPERT_SUM:
         cost.flops = 2 * rows * op->u.expert_sum.experts.used * op->out.cols;

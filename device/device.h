@@ -65,15 +65,12 @@ struct rp_graph_info {
 };
 
 /* What the symbols of a program mean: the same for all buckets but the tensor offsets. */
-struct rp_expert_stats;
-
 struct rp_bindings {
     unsigned char *arena;
     const size_t *tensor_offsets; /* bytes into the arena, one per tensor of the program */
     struct rp_step_view step;
     const struct rp_kv_layout *kv; /* copied */
     uint32_t stamp_base;           /* the first launch's index among the step's stamps */
-    struct rp_expert_stats *expert_stats; /* host memory (experts.h); NULL: not counted */
 };
 
 struct rp_lower_options {

@@ -37,7 +37,7 @@ struct rp_expert_stats {
     uint64_t ratio_bins[RP_EXPERT_BINS];
     uint64_t ratio_thousandths; /* sum: rows of the fullest expert / mean of all experts, * 1000 */
 };
-extern const float rp_expert_ratio_bounds[RP_EXPERT_BINS - 1];
+extern const double rp_expert_ratio_bounds[RP_EXPERT_BINS - 1];
 
 struct rp_expert_order_args {
     struct rp_step_view step;

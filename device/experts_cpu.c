@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-const float rp_expert_ratio_bounds[RP_EXPERT_BINS - 1] = {1.25f, 1.5f, 2,  2.5f, 3,  4,  5,
-                                                          6,     8,    12, 16,   32, 64, 128};
+const double rp_expert_ratio_bounds[RP_EXPERT_BINS - 1] = {1.25, 1.5, 2,  2.5, 3,  4,  5,
+                                                           6,    8,   12, 16,  32, 64, 128};
 
 /* --- route ----------------------------------------------------------------------------------- */
 
@@ -107,11 +107,11 @@ static void count_rows(struct rp_expert_stats *stats, const int32_t *offsets, ui
         most = RP_MAX(most, own);
         touched++;
     }
-    float ratio = (float)most * (float)count / (float)rows;
+    double ratio = (double)most * count / (double)rows;
     for (bin = 0; bin < RP_EXPERT_BINS - 1 && ratio > rp_expert_ratio_bounds[bin]; bin++)
         ;
     add(&stats->ratio_bins[bin], 1);
-    add(&stats->ratio_thousandths, (uint64_t)(ratio * 1000.0f + 0.5f));
+    add(&stats->ratio_thousandths, (uint64_t)(ratio * 1000 + 0.5));
     add(&stats->touched, touched);
     add(&stats->rows, rows);
     add(&stats->samples, 1);

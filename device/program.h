@@ -58,8 +58,9 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(SOFT_CAP, "soft_cap") /* out = cap * tanh(in0 / cap), f32; out may be in0 */                 \
     X(SCALE, "scale")       /* out = in0 * factor (* table[position]); out may be in0 */           \
     X(LAYER_NORM, "layer_norm") /* LayerNorm over groups of `group` columns */                     \
-    X(ROUTE, "route") /* in0 = router logits: out = weights of the row's experts, then their ids */ \
-    X(EXPERT_ORDER, "expert_order") /* in0 = ids: out = the rows' choices sorted by expert */      \
+    X(ROUTE,                                                                                       \
+      "route") /* in0 = router logits: out = weights of the row's experts, then their ids */       \
+    X(EXPERT_ORDER, "expert_order")     /* in0 = ids: out = the rows' choices sorted by expert */  \
     X(EXPERT_GATE_UP, "expert_gate_up") /* in0 = rows, in1 = order: out = act(gate) * up */        \
     X(EXPERT_DOWN, "expert_down") /* in0 = gate_up's rows, in1 = order: out = a row per choice */  \
     X(EXPERT_SUM, "expert_sum")   /* in0 = down's rows, in1 = route's: their weighted sum */
@@ -213,7 +214,7 @@ struct rp_op {
         struct {
             struct rp_experts experts;
             enum rp_activation fn; /* EXPERT_GATE_UP */
-        } experts; /* EXPERT_ORDER, EXPERT_GATE_UP, EXPERT_DOWN */
+        } experts;                 /* EXPERT_ORDER, EXPERT_GATE_UP, EXPERT_DOWN */
         struct {
             struct rp_experts experts;
             /* in2 is added last: the shared expert; gated: times sigmoid(in3), in3 one column */

@@ -24,9 +24,8 @@ void rp_config_experts(struct rp_config_reader *reader, const struct rp_config_e
     experts->used =
         rp_config_uint(reader, "num_experts_per_tok", keys->used_default, 1, RP_EXPERTS_MAX);
     experts->intermediate =
-        keys->intermediate
-            ? rp_config_uint(reader, width, keys->intermediate_default, 1, 1u << 20)
-            : config->intermediate;
+        keys->intermediate ? rp_config_uint(reader, width, keys->intermediate_default, 1, 1u << 20)
+                           : config->intermediate;
     experts->score = RP_ROUTE_SOFTMAX;
     experts->groups = 1;
     experts->factor = 1.0f;

@@ -71,8 +71,7 @@ static void configure(struct rp_config_reader *reader, struct rp_model_config *c
     experts->bias = true;
     experts->renormalize = rp_config_bool(reader, "norm_topk_prob", true);
     experts->factor = (float)rp_config_double(reader, "routed_scaling_factor", 1, 0, true, 1e6);
-    experts->shared =
-        experts->intermediate * rp_config_uint(reader, "n_shared_experts", 1, 0, 64);
+    experts->shared = experts->intermediate * rp_config_uint(reader, "n_shared_experts", 1, 0, 64);
     read_groups(reader, experts);
     uint32_t dense = rp_config_uint(reader, "first_k_dense_replace", 1, 0, RP_LAYERS_MAX);
     for (uint32_t i = 0; i < dense; i++)

@@ -115,7 +115,7 @@ struct rp_model_quant {
     enum rp_matrix_input input; /* of the inputs of GEMMs */
     /* the file also has scales for inputs: checked but unused, rows get dynamic scales */
     bool static_input;
-    bool head;                      /* lm_head has 8 bits */
+    bool head;                       /* lm_head has 8 bits */
     uint16_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module has 8 bits */
 };
 

@@ -331,11 +331,10 @@ struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv) {
 }
 
 static struct rp_view expert_gemm(struct rp_emit *e, enum rp_op_kind kind, const char *name,
-                                  struct rp_view in, struct rp_view order,
-                                  enum rp_weight_role role, uint32_t cols) {
+                                  struct rp_view in, struct rp_view order, enum rp_weight_role role,
+                                  uint32_t cols) {
     struct rp_experts experts = {e->config->experts.count, e->config->experts.used};
-    uint32_t rows =
-        rp_program_add_domain(e->program, "choices", RP_ROWS_TOKEN, experts.used, 0);
+    uint32_t rows = rp_program_add_domain(e->program, "choices", RP_ROWS_TOKEN, experts.used, 0);
     struct rp_op gemm = op(e, kind, rows, name);
     rp_op_add_input(&gemm, in);
     rp_op_add_input(&gemm, order);

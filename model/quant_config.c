@@ -23,21 +23,20 @@
 static const struct {
     enum rp_weight_role role;
     enum rp_weight_span span;
-} module_parts[RP_MODULE_COUNT] = {[RP_MODULE_Q] = {RP_WEIGHT_QKV, RP_SPAN_Q},
-                                   [RP_MODULE_K] = {RP_WEIGHT_QKV, RP_SPAN_K},
-                                   [RP_MODULE_V] = {RP_WEIGHT_QKV, RP_SPAN_V},
-                                   [RP_MODULE_O] = {RP_WEIGHT_O, RP_SPAN_ALL},
-                                   [RP_MODULE_GATE] = {RP_WEIGHT_GATE_UP, RP_SPAN_GATE},
-                                   [RP_MODULE_UP] = {RP_WEIGHT_GATE_UP, RP_SPAN_UP},
-                                   [RP_MODULE_DOWN] = {RP_WEIGHT_DOWN, RP_SPAN_ALL},
-                                   [RP_MODULE_EXPERT_GATE] = {RP_WEIGHT_EXPERT_GATE_UP,
-                                                              RP_SPAN_GATE},
-                                   [RP_MODULE_EXPERT_UP] = {RP_WEIGHT_EXPERT_GATE_UP, RP_SPAN_UP},
-                                   [RP_MODULE_EXPERT_DOWN] = {RP_WEIGHT_EXPERT_DOWN, RP_SPAN_ALL},
-                                   [RP_MODULE_SHARED_GATE] = {RP_WEIGHT_SHARED_GATE_UP,
-                                                              RP_SPAN_GATE},
-                                   [RP_MODULE_SHARED_UP] = {RP_WEIGHT_SHARED_GATE_UP, RP_SPAN_UP},
-                                   [RP_MODULE_SHARED_DOWN] = {RP_WEIGHT_SHARED_DOWN, RP_SPAN_ALL}};
+} module_parts[RP_MODULE_COUNT] = {
+    [RP_MODULE_Q] = {RP_WEIGHT_QKV, RP_SPAN_Q},
+    [RP_MODULE_K] = {RP_WEIGHT_QKV, RP_SPAN_K},
+    [RP_MODULE_V] = {RP_WEIGHT_QKV, RP_SPAN_V},
+    [RP_MODULE_O] = {RP_WEIGHT_O, RP_SPAN_ALL},
+    [RP_MODULE_GATE] = {RP_WEIGHT_GATE_UP, RP_SPAN_GATE},
+    [RP_MODULE_UP] = {RP_WEIGHT_GATE_UP, RP_SPAN_UP},
+    [RP_MODULE_DOWN] = {RP_WEIGHT_DOWN, RP_SPAN_ALL},
+    [RP_MODULE_EXPERT_GATE] = {RP_WEIGHT_EXPERT_GATE_UP, RP_SPAN_GATE},
+    [RP_MODULE_EXPERT_UP] = {RP_WEIGHT_EXPERT_GATE_UP, RP_SPAN_UP},
+    [RP_MODULE_EXPERT_DOWN] = {RP_WEIGHT_EXPERT_DOWN, RP_SPAN_ALL},
+    [RP_MODULE_SHARED_GATE] = {RP_WEIGHT_SHARED_GATE_UP, RP_SPAN_GATE},
+    [RP_MODULE_SHARED_UP] = {RP_WEIGHT_SHARED_GATE_UP, RP_SPAN_UP},
+    [RP_MODULE_SHARED_DOWN] = {RP_WEIGHT_SHARED_DOWN, RP_SPAN_ALL}};
 
 /* "model.layers.3.self_attn.q_proj", as the family calls it; a tensor of several modules is the
  * name of each of them, and expert 0 stands for all. false: the family has no such module. */
@@ -224,11 +223,12 @@ static void check_fused(struct reader *reader) {
     static const struct {
         uint16_t bits;
         const char *text;
-    } fused[] = {{1u << RP_MODULE_Q | 1u << RP_MODULE_K | 1u << RP_MODULE_V, "q, k and v"},
-                 {1u << RP_MODULE_GATE | 1u << RP_MODULE_UP, "gate and up"},
-                 {1u << RP_MODULE_EXPERT_GATE | 1u << RP_MODULE_EXPERT_UP, "the experts' gate and up"},
-                 {1u << RP_MODULE_SHARED_GATE | 1u << RP_MODULE_SHARED_UP,
-                  "the shared expert's gate and up"}};
+    } fused[] = {
+        {1u << RP_MODULE_Q | 1u << RP_MODULE_K | 1u << RP_MODULE_V, "q, k and v"},
+        {1u << RP_MODULE_GATE | 1u << RP_MODULE_UP, "gate and up"},
+        {1u << RP_MODULE_EXPERT_GATE | 1u << RP_MODULE_EXPERT_UP, "the experts' gate and up"},
+        {1u << RP_MODULE_SHARED_GATE | 1u << RP_MODULE_SHARED_UP,
+         "the shared expert's gate and up"}};
     for (uint32_t i = 0; i < reader->config->layers; i++)
         for (size_t f = 0; f < RP_ARRAY_COUNT(fused); f++) {
             uint16_t bits = reader->config->quant.modules[i] & fused[f].bits;

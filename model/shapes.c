@@ -75,7 +75,7 @@ static const struct {
       .heads = 32, .kv_heads = 8, .head_dim = 128}},
     {"qwen3-30b-a3b", {QWEN3_30B_A3B, .layers = 48}},
     {"qwen3-30b-a3b-8-layers", {QWEN3_30B_A3B, .layers = 8}}, /* for machines of 16 GB */
-    {"mistral-7b", /* v0.1: the one with a window */
+    {"mistral-7b",                                            /* v0.1: the one with a window */
      {MISTRAL_COMMON, PLAIN_ROPE(10000), .hidden = 4096, .intermediate = 14336, .layers = 32,
       .heads = 32, .kv_heads = 8, .head_dim = 128, .window = 4096}},
     {"gemma-2-2b",

@@ -41,7 +41,7 @@ enum rp_weight_role {
     RP_WEIGHT_EXPERT_DOWN,    /* matrix (experts * hidden, inner) */
     RP_WEIGHT_SHARED_GATE_UP, /* matrix (2 * shared inner, hidden): of the expert of all rows */
     RP_WEIGHT_SHARED_DOWN,    /* matrix (hidden, shared inner) */
-    RP_WEIGHT_SHARED_GATE,    /* matrix (1, hidden): the shared expert is multiplied by its sigmoid */
+    RP_WEIGHT_SHARED_GATE, /* matrix (1, hidden): the shared expert is multiplied by its sigmoid */
     RP_WEIGHT_ROLE_COUNT
 };
 

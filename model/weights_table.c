@@ -174,11 +174,10 @@ static void add_weight(struct rp_model *model, enum rp_weight_role role, uint32_
         return;
     struct rp_weights *weights = &model->weights;
     struct rp_weight *weight = &weights->entries[weights->count++];
-    *weight = (struct rp_weight){
-        .role = role,
-        .layer = (uint16_t)layer,
-        .experts = stack ? (uint16_t)model->config.experts.count : 0,
-        .shard = shape.shard};
+    *weight = (struct rp_weight){.role = role,
+                                 .layer = (uint16_t)layer,
+                                 .experts = stack ? (uint16_t)model->config.experts.count : 0,
+                                 .shard = shape.shard};
     if (shape.cols) {
         weight->matrix =
             (struct rp_matrix){.rows = shape.rows, .cols = shape.cols, .dtype = model->dtype};
@@ -383,9 +382,7 @@ static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rul
     part.quantized = rp_weight_is_matrix(part.weight) &&
                      is_quantized(&model->config, rule->role, part.weight->layer);
     set_order(&model->config, rule, &part);
-    uint32_t count = each_head         ? part.weight->length / part.rows
-                     : experts && each ? experts
-                                       : 1;
+    uint32_t count = each_head ? part.weight->length / part.rows : experts && each ? experts : 1;
     int status = RP_OK;
     for (uint32_t i = 0; i < count && status == RP_OK; i++) {
         set_name(&model->config, &part, rule->name, layer, i);

@@ -451,7 +451,8 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
 #undef X
 };
 
-typedef int (*emitter)(struct rp_cpu_lowering *, const struct rp_fused_op *, struct rp_cpu_launch *);
+typedef int (*emitter)(struct rp_cpu_lowering *, const struct rp_fused_op *,
+                       struct rp_cpu_launch *);
 static const emitter emitters[FUSION_COUNT] = {
 #define X(op, text, emit) [op] = emit,
     ONE_STEP_MAP(X)
@@ -469,8 +470,8 @@ static int plan_scratch(struct rp_cpu_lowering *low, uint32_t begin, uint32_t en
         const struct rp_op *op = &low->program->ops[at];
         size_t bytes = 0;
         if (op->kind == RP_OP_LINEAR)
-            bytes = rp_matmul_scratch_bytes(
-                op->weight, rp_program_rows(low->program, low->bucket, op->rows));
+            bytes = rp_matmul_scratch_bytes(op->weight,
+                                            rp_program_rows(low->program, low->bucket, op->rows));
         if (op->kind == RP_OP_EXPERT_GATE_UP || op->kind == RP_OP_EXPERT_DOWN)
             bytes = rp_expert_matmul_scratch_bytes(op->weight, low->bucket->tokens);
         low->scratch_bytes = RP_MAX(low->scratch_bytes, bytes);

@@ -28,7 +28,7 @@ int rp_cpu_emit_expert_order(struct rp_cpu_lowering *low, const struct rp_fused_
                                           .ids = values_of(low, &op->in[0]),
                                           .order = values_of(low, &op->out).data,
                                           .experts = op->u.experts.experts,
-                                          .stats = low->bindings->expert_stats};
+                                          .stats = low->bindings->step.expert_stats};
     launch->run = rp_expert_order_cpu;
     launch->args = args;
     return RP_OK;

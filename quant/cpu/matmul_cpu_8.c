@@ -284,8 +284,8 @@ static void run_block(const struct gemm *gemm, size_t row, size_t rows, size_t p
                 rp_matmul_finish(args, to, n, count, values[p]);
         }
         if (gemm->half)
-            rp_matmul_finish_gated(args, gemm->kernel->isa, to, panel * PANEL,
-                                   gemm->half * PANEL, PANEL, values[0], values[1]);
+            rp_matmul_finish_gated(args, gemm->kernel->isa, to, panel * PANEL, gemm->half * PANEL,
+                                   PANEL, values[0], values[1]);
     }
 }
 

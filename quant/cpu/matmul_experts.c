@@ -124,8 +124,7 @@ void rp_expert_matmul(const struct rp_expert_matmul_args *args,
     struct rp_expert_block block = {.rows = 0};
     struct cursor cursor = {0, 0};
     size_t ready = SIZE_MAX;
-    block.scratch =
-        (unsigned char *)args->gemm.scratch + worker->index * args->gemm.scratch_bytes;
+    block.scratch = (unsigned char *)args->gemm.scratch + worker->index * args->gemm.scratch_bytes;
     struct rp_cpu_parts parts;
     rp_cpu_parts_begin(&parts, worker, items, 1, grain);
     while (rp_cpu_parts_next(&parts, &begin, &end))

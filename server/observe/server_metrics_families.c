@@ -168,6 +168,14 @@ static const struct single of_engine[] = {
      AT(step_swap_bytes)},
     {HISTOGRAM("reprise_step_tokens", NULL, "Tokens computed in a step, without padding."),
      AT(step_tokens)},
+    {HISTOGRAM("reprise_expert_rows", NULL,
+               "Rows of an expert in one layer of a step, of experts that had any; models with "
+               "experts only."),
+     AT(expert_rows)},
+    {HISTOGRAM("reprise_expert_imbalance_ratio", "ratio",
+               "Rows of the fullest expert divided by the mean of all experts, for each layer of a "
+               "step: 1 is even; models with experts only."),
+     AT(expert_imbalance)},
     {GAUGE("reprise_engine_healthy", NULL, "1, or 0 after a device error."), AT(healthy)},
     {COUNTER("reprise_device_allocations_total", NULL,
              "Allocations of device memory: none after the server is ready."),

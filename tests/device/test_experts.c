@@ -211,8 +211,7 @@ static bool same_choices(const struct golden *g) {
             uint32_t at = 0, id = g->ids[row * g->used + r];
             while (at < g->used && ours[g->used + at] != (float)id)
                 at++;
-            same = same && at < g->used &&
-                   fabsf(ours[at] - g->weights[row * g->used + r]) <= 1e-6f;
+            same = same && at < g->used && fabsf(ours[at] - g->weights[row * g->used + r]) <= 1e-6f;
         }
     return same;
 }
@@ -227,8 +226,7 @@ static void test_routers_choose_as_transformers_does(void **state) {
             fail_msg("%s: other choices", g->name);
         for (uint32_t row = 0; row < TOKENS && !g->bias; row++)
             for (uint32_t r = 1; r < g->used; r++)
-                assert_true(b.route[row * 2 * g->used + r] <=
-                            b.route[row * 2 * g->used + r - 1]);
+                assert_true(b.route[row * 2 * g->used + r] <= b.route[row * 2 * g->used + r - 1]);
     }
 }
 
@@ -301,8 +299,7 @@ static void test_a_dropped_bias_factor_sum_or_group_limit_is_seen(void **state) 
     }
 }
 
-static void route_one(const float *logits, uint32_t count, struct rp_route_args *args,
-                      float *out) {
+static void route_one(const float *logits, uint32_t count, struct rp_route_args *args, float *out) {
     float copy[COUNT_MAX];
     memcpy(copy, logits, count * sizeof *copy);
     args->logits = values_at(copy, count);
@@ -344,11 +341,11 @@ static void test_equal_scores_go_to_the_lower_expert_and_group(void **state) {
 
 static void test_nan_logits_give_nan_weights_and_different_experts_of_the_table(void **state) {
     (void)state;
-    static const float bad[][6] = {{NAN, NAN, NAN, NAN, NAN, NAN},
-                                   {1, NAN, 2, 0, 0, 0},
-                                   {INFINITY, INFINITY, 0, 0, 0, 0},
-                                   {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
-                                    -INFINITY}};
+    static const float bad[][6] = {
+        {NAN, NAN, NAN, NAN, NAN, NAN},
+        {1, NAN, 2, 0, 0, 0},
+        {INFINITY, INFINITY, 0, 0, 0, 0},
+        {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}};
     for (size_t i = 0; i < RP_ARRAY_COUNT(bad); i++)
         for (int score = RP_ROUTE_SOFTMAX; score <= RP_ROUTE_SIGMOID; score++) {
             float out[2 * USED_MAX];
@@ -448,7 +445,7 @@ static void test_rows_of_experts_are_counted(void **state) {
     assert_int_equal(b.stats.rows, 12);
     assert_int_equal(b.stats.touched, 4);
     assert_int_equal(b.stats.rows_bins[0], 2);
-    assert_int_equal(b.stats.rows_bins[3], 2); /* 5 to 8 */
+    assert_int_equal(b.stats.rows_bins[3], 2);  /* 5 to 8 */
     assert_int_equal(b.stats.ratio_bins[5], 2); /* 3 to 4 */
     assert_int_equal(b.stats.ratio_thousandths, 2 * 3333);
 }

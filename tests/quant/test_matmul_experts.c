@@ -186,8 +186,7 @@ static void check(enum rp_cpu_isa isa, bool down, struct rp_cpu_team *team, uint
                                .by_choice = down,
                                .isa = isa}};
     job.args.gemm.scratch_bytes = rp_expert_matmul_scratch_bytes(&f.weight, f.tokens);
-    job.args.gemm.scratch = f.scratch =
-        rp_alloc_aligned(job.args.gemm.scratch_bytes * workers, 64);
+    job.args.gemm.scratch = f.scratch = rp_alloc_aligned(job.args.gemm.scratch_bytes * workers, 64);
     f.out = rp_alloc(bytes + 128);
     assert_true(f.out && f.scratch);
     job.args.gemm.out = f.out + 64;
