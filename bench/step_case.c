@@ -1,4 +1,5 @@
 /* step_case.c - memory, graphs and packets of one case of bench_step. */
+#include "backend/module.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "bench/random_pattern.h"
@@ -142,6 +143,8 @@ int rp_step_case_open(struct step_bench *bench, uint32_t batch, uint32_t context
                     ? (struct rp_bucket){context, PROMPT_LOGITS, PROMPT_LOGITS, false}
                     : (struct rp_bucket){batch, batch, batch, true};
     int status = rp_model_emit(&bench->model, &c->program, err);
+    if (status == RP_OK)
+        status = rp_backend_check_program(bench->backend, &c->program, err);
     if (status == RP_OK)
         status = make_state(c, err);
     if (status == RP_OK)

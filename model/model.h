@@ -208,7 +208,7 @@ static inline uint32_t rp_model_window(const struct rp_model_config *config, uin
 }
 
 static inline bool rp_model_has_experts(const struct rp_model_config *config, uint32_t layer) {
-    return config->experts.count > 0 && layer < config->layers &&
+    return config->experts.count > 0 && layer < RP_MIN(config->layers, RP_LAYERS_MAX) &&
            !(config->experts.dense_layers[layer / 32] >> layer % 32 & 1);
 }
 
