@@ -49,8 +49,8 @@ struct rp_expert_order_args {
 /* Counting sort by worker 0: a few thousand choices at most. */
 void rp_expert_order_cpu(const void *args, const struct rp_cpu_worker *worker);
 
-/* out[c] = sum over rank of weight[rank] * in[row * used + rank][c], ranks ascending, then shared[c]
- * (times sigmoid(gate[0])). */
+/* out[c] = sum over rank of weight[rank] * in[row * used + rank][c], ranks ascending, then
+ * shared[c] (times sigmoid(gate[0])). */
 struct rp_expert_sum_args {
     struct rp_values in;           /* (rows * used, cols) */
     struct rp_values weights;      /* (rows, used) f32 */

@@ -147,7 +147,7 @@ struct rp_op {
     uint32_t in_count;
     struct rp_view in[RP_OP_INPUTS_MAX]; /* those from in_count on are undefined */
     struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
-    /* EMBED, LINEAR; EXPERT_GATE_UP, EXPERT_DOWN: the matrices of all experts, one after the other */
+    /* EMBED, LINEAR; EXPERT_GATE_UP, EXPERT_DOWN: the matrices of all experts in order */
     const struct rp_matrix *weight;
     /* NORM: weight (group) f32; LAYER_NORM: weight (cols); LINEAR: bias (n) f32 or NULL; ROUTE:
      * added to the scores for the choice (count) f32, or NULL */

@@ -125,8 +125,8 @@ struct rp_engine_metrics {
     struct rp_histogram step_seconds[2];     /* of steps with decode rows alone, and of others */
     struct rp_histogram step_tokens;         /* live ones */
     struct rp_histogram step_device_seconds; /* on the device, by its clock */
-    /* Of models with experts, as the device counts them (experts.h): rows of an expert with any, and
-     * rows of the fullest expert by the mean of all, of each layer in each step. */
+    /* As the device counts them (experts.h), for each layer with experts in each step: rows of an
+     * expert that has any, and rows of the fullest one divided by the mean of all. */
     struct rp_histogram expert_rows, expert_imbalance;
     struct rp_counter expert_layer_steps; /* layers with experts, summed over the steps */
     struct rp_histogram step_gap_seconds; /* device idle between two steps launched back to back */

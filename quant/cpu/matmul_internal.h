@@ -26,7 +26,7 @@ void rp_matmul_finish_gated(const struct rp_matmul_args *args, enum rp_cpu_isa i
 rp_matmul_fn rp_matmul_select_blocks(enum rp_cpu_isa isa, const struct rp_matrix *weight);
 size_t rp_matmul_scratch_blocks(const struct rp_matrix *weight, uint32_t m);
 
-/* --- GEMMs of experts (matmul_experts.h): what each kernel adds to matmul_experts.c ------------ */
+/* --- GEMMs of experts (matmul_experts.h): what each kernel adds to matmul_experts.c ----------- */
 
 /* Rows of one expert that are computed together. */
 #define RP_EXPERT_ROWS 96u

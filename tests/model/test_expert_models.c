@@ -62,10 +62,12 @@ static float expert_value(uint32_t e, uint32_t which, uint64_t i) {
 }
 #define VALUE(e, which)                                                                            \
     static float value_##e##_##which(uint64_t i) { return expert_value(e, which, i); }
-VALUE(0, 0)
-VALUE(0, 1)
-VALUE(0, 2) VALUE(1, 0) VALUE(1, 1) VALUE(1, 2) VALUE(2, 0) VALUE(2, 1)
-    VALUE(2, 2) typedef float (*value_fn)(uint64_t);
+/* clang-format off */
+VALUE(0, 0) VALUE(0, 1) VALUE(0, 2)
+VALUE(1, 0) VALUE(1, 1) VALUE(1, 2)
+VALUE(2, 0) VALUE(2, 1) VALUE(2, 2)
+/* clang-format on */
+typedef float (*value_fn)(uint64_t);
 static const value_fn expert_values[EXPERTS][3] = {{value_0_0, value_0_1, value_0_2},
                                                    {value_1_0, value_1_1, value_1_2},
                                                    {value_2_0, value_2_1, value_2_2}};
