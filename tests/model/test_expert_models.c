@@ -60,13 +60,15 @@ static int teardown(void **state) {
 static float expert_value(uint32_t e, uint32_t which, uint64_t i) {
     return (float)(e * 3 + which + 1) * 8.0f + (float)(i % 7) * 0.25f;
 }
-#define VALUE(e, which)                                                                            \
-    static float value_##e##_##which(uint64_t i) { return expert_value(e, which, i); }
-/* clang-format off */
-VALUE(0, 0) VALUE(0, 1) VALUE(0, 2)
-VALUE(1, 0) VALUE(1, 1) VALUE(1, 2)
-VALUE(2, 0) VALUE(2, 1) VALUE(2, 2)
-/* clang-format on */
+static float value_0_0(uint64_t i) { return expert_value(0, 0, i); }
+static float value_0_1(uint64_t i) { return expert_value(0, 1, i); }
+static float value_0_2(uint64_t i) { return expert_value(0, 2, i); }
+static float value_1_0(uint64_t i) { return expert_value(1, 0, i); }
+static float value_1_1(uint64_t i) { return expert_value(1, 1, i); }
+static float value_1_2(uint64_t i) { return expert_value(1, 2, i); }
+static float value_2_0(uint64_t i) { return expert_value(2, 0, i); }
+static float value_2_1(uint64_t i) { return expert_value(2, 1, i); }
+static float value_2_2(uint64_t i) { return expert_value(2, 2, i); }
 typedef float (*value_fn)(uint64_t);
 static const value_fn expert_values[EXPERTS][3] = {{value_0_0, value_0_1, value_0_2},
                                                    {value_1_0, value_1_1, value_1_2},
