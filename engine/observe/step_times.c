@@ -43,8 +43,10 @@ bool rp_engine_times_init(struct rp_engine *engine) {
     rp_histogram_init(&metrics->step_device_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
     rp_histogram_init(&metrics->step_gap_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
     rp_histogram_init(&metrics->step_swap_bytes, byte_bounds, RP_ARRAY_COUNT(byte_bounds));
-    rp_histogram_init(&metrics->expert_rows, expert_bounds, RP_ARRAY_COUNT(expert_bounds));
-    rp_histogram_init(&metrics->expert_imbalance, rp_expert_ratio_bounds, RP_EXPERT_BINS - 1);
+    if (engine->model->config.experts.count) {
+        rp_histogram_init(&metrics->expert_rows, expert_bounds, RP_ARRAY_COUNT(expert_bounds));
+        rp_histogram_init(&metrics->expert_imbalance, rp_expert_ratio_bounds, RP_EXPERT_BINS - 1);
+    }
     rp_histogram_init(&metrics->step_host_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
     engine->observer.times = rp_calloc(RP_STEP_TIMES, sizeof *engine->observer.times);
     return engine->observer.times && rp_step_records_init(&engine->observer.records);
