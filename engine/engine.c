@@ -2,6 +2,7 @@
  * The thread's own work, step after step, is in step_loop.c. */
 #include "engine/engine_internal.h"
 
+#include "backend/module.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -175,6 +176,8 @@ int rp_engine_create(const struct rp_engine_config *config, struct rp_model *mod
         status = rp_model_emit(model, &program, err);
     if (status == RP_OK && config->plant_node)
         status = plant_node(&program, err);
+    if (status == RP_OK)
+        status = rp_backend_check_program(engine->backend, &program, err);
     if (status == RP_OK)
         status = make_all(engine, &program, err);
     if (status == RP_OK)
