@@ -2,6 +2,7 @@
  * The thread's own work, step after step, is in step_loop.c. */
 #include "engine/engine_internal.h"
 
+#include "backend/group.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -78,15 +79,21 @@ static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
 static int open_device(struct rp_engine *engine, struct rp_error *err) {
     engine->backend = engine->config.backend ? engine->config.backend : rp_backend_cpu();
     engine->device = engine->config.opened;
-    int status = engine->device
-                     ? RP_OK
-                     : engine->backend->open(&engine->config.device, &engine->device, err);
+    int status = engine->device ? RP_OK
+                                : rp_group_open(engine->backend, &engine->config.device,
+                                                &engine->backend, &engine->device, err);
     if (status != RP_OK)
         return status;
     engine->backend->info(engine->device, &engine->device_info);
     engine->backend->memory(engine->device, &engine->memory_opened);
     rp_engine_config_resolve(&engine->config, &engine->device_info);
-    return RP_OK;
+    if (!engine->model->ranks)
+        return rp_model_shard(engine->model, engine->device_info.ranks, err);
+    if (engine->model->ranks == engine->device_info.ranks)
+        return RP_OK;
+    return rp_error_set(err, RP_STATUS_INVALID,
+                        "the weights are divided among %u ranks, the device has %u",
+                        engine->model->ranks, engine->device_info.ranks);
 }
 
 static void set_memory_metrics(struct rp_engine *engine) {

@@ -4,7 +4,7 @@
  * Turning fusion off changes speed and never results: a fused kernel does the same arithmetic in
  * the same order. */
 #include "attention/attention.h"
-#include "backend/cpu/cpu_internal.h"
+#include "backend/cpu/cpu_exchange.h"
 #include "backend/lowering.h"
 #include "device/ops_simd.h"
 #include "quant/matmul.h"
@@ -21,6 +21,9 @@ struct lowering {
      * needs. */
     void *scratch;
     size_t scratch_bytes;
+    /* Of the fused operator in work: the launch before it exchanges what these give. */
+    struct rp_cpu_exchange_args *exchange;
+    size_t exchange_at; /* bytes of the block that are taken */
 };
 
 static struct rp_values values_of(const struct lowering *low, const struct rp_view *view) {
@@ -74,11 +77,48 @@ static void kv_write_rows(const void *args, uint32_t begin, uint32_t end) {
     rp_kv_write_range(args, begin, end);
 }
 
-/* In place, and the group is this device alone: the sum is there. */
-static void allreduce_rows(const void *args, uint32_t begin, uint32_t end) {
+/* In place, and there is no group: the sum is there. */
+static void nothing_rows(const void *args, uint32_t begin, uint32_t end) {
     (void)args;
     (void)begin;
     (void)end;
+}
+
+/* An exchange: its part of the launch before, and the rows after. */
+static int make_exchange(struct lowering *low, const struct rp_op *op, rp_row_op *out_run,
+                         const void **out_args) {
+    struct rp_device *device = low->graph->device;
+    struct rp_cpu_exchange_args *exchange = low->exchange;
+    if (!device->exchange && op->kind == RP_OP_ALLREDUCE) {
+        *out_run = nothing_rows;
+        return RP_OK;
+    }
+    if (!exchange)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                            "%s: the device belongs to no group of ranks", op->name);
+    struct rp_cpu_exchange_op *args = new_args(low, sizeof *args);
+    if (!args)
+        return out_of_memory(low);
+    *args = (struct rp_cpu_exchange_op){.device = device,
+                                        .kind = op->kind,
+                                        .payload = RP_DTYPE_F32,
+                                        .in = values_of(low, &op->in[0]),
+                                        .out = values_of(low, &op->out),
+                                        .cols = op->in[0].cols,
+                                        .at = low->exchange_at};
+    if (op->kind == RP_OP_ALLREDUCE)
+        args->payload = op->u.exchange.payload;
+    if (op->kind == RP_OP_GROUP_NORM) {
+        args->vector = op->vector;
+        args->eps = op->u.group_norm.eps;
+        args->norm_cols = op->u.group_norm.cols;
+    }
+    low->exchange_at += rp_op_exchange_bytes(low->program, op, low->bucket);
+    RP_ASSERT_CMP(exchange->count, <, RP_CPU_EXCHANGE_OPS);
+    exchange->ops[exchange->count++] = args;
+    *out_run = rp_cpu_exchange_rows;
+    *out_args = args;
+    return RP_OK;
 }
 
 /* The row operator of one op, of a kind whose row in the table emits with emit_rows. */
@@ -112,7 +152,9 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
                                              op->weight->rows,
                                              op->weight->cols,
                                              op->u.embed.scale,
-                                             out};
+                                             out,
+                                             op->u.embed.first_id,
+                                             low->program->ranks > 1};
         break;
     case RP_OP_NORM:
         *out_run = fast->norm;
@@ -164,8 +206,9 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
         args->add = (struct rp_add_args){in0, in1, out, op->out.cols};
         break;
     case RP_OP_ALLREDUCE:
-        *out_run = allreduce_rows;
-        break;
+    case RP_OP_ALLGATHER:
+    case RP_OP_GROUP_NORM:
+        return make_exchange(low, op, out_run, out_args);
     case RP_OP_GATHER_ROWS:
         *out_run = rp_gather_rows;
         args->gather = (struct rp_gather_args){*step, in0, out, op->out.cols};
@@ -408,6 +451,8 @@ static const char *refuse_add(const struct rp_fuse_input *input, const struct rp
     X(SOFT_CAP, "soft_cap", emit_cols)                                                             \
     X(SCALE, "scale", emit_rows)                                                                   \
     X(LAYER_NORM, "layer_norm", emit_rows)                                                         \
+    X(ALLGATHER, "allgather", emit_rows)                                                           \
+    X(GROUP_NORM, "group_norm", emit_rows)                                                         \
     X(SAMPLE, "sample", emit_sample)
 
 enum fusion {
@@ -433,8 +478,10 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
     /* A worker's rows need no other worker's, so no barrier is needed between these. */
     [ROW_CHAIN] = {.name = "row_chain",
                    .form = RP_FUSION_ROWS,
-                   .step_count = 6,
-                   .steps = {{RP_OP_NORM, 0},
+                   .step_count = 8,
+                   .steps = {{RP_OP_ALLREDUCE, 0},
+                             {RP_OP_GROUP_NORM, 0},
+                             {RP_OP_NORM, 0},
                              {RP_OP_LAYER_NORM, 0},
                              {RP_OP_ROPE, 0},
                              {RP_OP_KV_WRITE, 0},
@@ -477,15 +524,49 @@ static int plan_scratch(struct lowering *low, uint32_t begin, uint32_t end) {
     return RP_OK;
 }
 
+static bool exchanges(const struct lowering *low, const struct rp_fused_op *fused) {
+    for (uint32_t i = 0; i < fused->op_count; i++)
+        if (rp_op_exchanges(op_of(low, fused, i)->kind))
+            return low->graph->device->exchange != NULL;
+    return false;
+}
+
+/* The launch before one that exchanges. What the ranks give is added to it as that one is made. */
+static int begin_exchange(struct lowering *low, const struct rp_fused_op *fused) {
+    struct rp_graph *graph = low->graph;
+    struct rp_cpu_launch *launch = &graph->launches[graph->launch_count];
+    struct rp_cpu_exchange_args *args = new_args(low, sizeof *args);
+    low->exchange = NULL;
+    low->exchange_at = 0;
+    if (!args)
+        return out_of_memory(low);
+    *args = (struct rp_cpu_exchange_args){.device = graph->device,
+                                          .step = low->bindings->step,
+                                          .rows = rows_of(low, op_of(low, fused, 0))};
+    low->exchange = args;
+    *launch = (struct rp_cpu_launch){rp_cpu_exchange_run, args, graph, {.op_count = 0}};
+    if (!rp_lowering_describe(&launch->info, low->program, fused, "exchange", false,
+                              &graph->memory))
+        return out_of_memory(low);
+    launch->info.prepares = true;
+    graph->launch_count++;
+    return RP_OK;
+}
+
 static int lower(struct lowering *low, const struct rp_fused *fused, bool explain) {
     struct rp_graph *graph = low->graph;
-    graph->launches = rp_arena_calloc(&graph->memory, fused->count, sizeof *graph->launches);
+    uint32_t count = fused->count;
+    for (uint32_t i = 0; i < fused->count; i++)
+        count += exchanges(low, &fused->ops[i]);
+    graph->launches = rp_arena_calloc(&graph->memory, count, sizeof *graph->launches);
     if (!graph->launches)
         return out_of_memory(low);
     for (uint32_t i = 0; i < fused->count; i++) {
         const struct rp_fused_op *op = &fused->ops[i];
+        int status = exchanges(low, op) ? begin_exchange(low, op) : RP_OK;
         struct rp_cpu_launch *launch = &graph->launches[graph->launch_count];
-        int status = emitters[op->fusion](low, op, launch);
+        if (status == RP_OK)
+            status = emitters[op->fusion](low, op, launch);
         if (status != RP_OK)
             return status;
         launch->graph = graph;

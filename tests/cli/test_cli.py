@@ -34,8 +34,9 @@ def check_usage():
     refused(2, "unknown command", "help", "serv")
     for command in ("serve", "bench", "quantize"):
         assert run("help", command)[:2] == run(command, "--help")[:2] and run("help", command)[0] == 0, command
-    refused(2, "--tensor-parallel-size (one GPU per server: --device picks it), --enable-lora (not supported yet)", "serve",
-            DEMO, "--tensor-parallel-size", "2", "--enable-lora", "--max-num-seqs", "4")
+    refused(2, "--pipeline-parallel-size (--tensor-parallel-size divides a model among devices), --enable-lora (not supported yet)",
+            "serve", DEMO, "--pipeline-parallel-size", "2", "--enable-lora", "--max-num-seqs", "4")
+    refused(2, "--tensor-parallel-size: 3 is not 1, 2, 4 or 8", "serve", DEMO, "-tp", "3")
     assert "context 512" in run("inspect", DEMO, "--max-model-len", "0.5K")[1]
     for command in ("serve", "run", "inspect"):
         code, out, _ = run(command, "--help")
