@@ -198,33 +198,36 @@ static void describe(struct rp_device *group) {
                  "the others wait for rank %u of %u", rank, group->count);
 }
 
-/* The name is the member's: which kernels and formats there are depends on it. */
-#define GROUP_TABLE(text)                                                                          \
-    {                                                                                              \
-        .abi = RP_BACKEND_ABI, .name = text, .open = group_open, .close = group_close,             \
-        .info = group_info, .alloc = group_alloc, .free = group_free, .copy = group_copy,          \
-        .fill = group_fill, .synchronize = rp_group_synchronize, .reserve = group_reserve,         \
-        .commit = group_commit, .release = group_release, .granule = group_granule,                \
-        .memory = group_memory, .matrix_prepare = group_matrix_prepare,                            \
-        .matrix_random = group_matrix_random, .matrix_release = group_matrix_release,              \
-        .capture = rp_group_capture, .graph_destroy = rp_group_graph_destroy,                      \
-        .graph_launch_count = rp_group_launch_count, .graph_launch_info = rp_group_launch_info,    \
-        .graph_info = rp_group_graph_info, .launch = rp_group_launch,                              \
-        .wait_step = rp_group_wait_step, .wait_idle = rp_group_wait_idle,                          \
-        .progress = rp_group_progress, .last_replay_ns = rp_group_last_replay_ns,                  \
-        .last_error = rp_group_last_error, .inject_fault = rp_group_inject_fault,                  \
-        .read = group_read, .rank_address = rp_group_rank_address                                  \
-    }
-
-static const struct rp_backend tables[] = {GROUP_TABLE("cpu"), GROUP_TABLE("cuda"),
-                                           GROUP_TABLE("fake")};
-
-static const struct rp_backend *table_of(const struct rp_backend *member) {
-    for (size_t i = 0; i < RP_ARRAY_COUNT(tables); i++)
-        if (strcmp(tables[i].name, member->name) == 0)
-            return &tables[i];
-    return NULL;
-}
+static const struct rp_backend functions = {.abi = RP_BACKEND_ABI,
+                                            .open = group_open,
+                                            .close = group_close,
+                                            .info = group_info,
+                                            .alloc = group_alloc,
+                                            .free = group_free,
+                                            .copy = group_copy,
+                                            .fill = group_fill,
+                                            .synchronize = rp_group_synchronize,
+                                            .reserve = group_reserve,
+                                            .commit = group_commit,
+                                            .release = group_release,
+                                            .granule = group_granule,
+                                            .memory = group_memory,
+                                            .matrix_prepare = group_matrix_prepare,
+                                            .matrix_random = group_matrix_random,
+                                            .matrix_release = group_matrix_release,
+                                            .capture = rp_group_capture,
+                                            .graph_destroy = rp_group_graph_destroy,
+                                            .graph_launch_count = rp_group_launch_count,
+                                            .graph_launch_info = rp_group_launch_info,
+                                            .graph_info = rp_group_graph_info,
+                                            .launch = rp_group_launch,
+                                            .wait_step = rp_group_wait_step,
+                                            .wait_idle = rp_group_wait_idle,
+                                            .progress = rp_group_progress,
+                                            .last_replay_ns = rp_group_last_replay_ns,
+                                            .last_error = rp_group_last_error,
+                                            .inject_fault = rp_group_inject_fault,
+                                            .rank_address = rp_group_rank_address};
 
 int rp_group_open(const struct rp_backend *member, const struct rp_device_config *config,
                   const struct rp_backend **out_backend, struct rp_device **out,
@@ -232,8 +235,7 @@ int rp_group_open(const struct rp_backend *member, const struct rp_device_config
     *out_backend = member;
     if (config->ranks <= 1)
         return member->open(config, out, err);
-    *out_backend = table_of(member);
-    if (!member->join || !*out_backend) {
+    if (!member->join) {
         int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
                                   "--tensor-parallel-size %u: the %s backend has no groups of "
                                   "devices yet",
@@ -247,6 +249,10 @@ int rp_group_open(const struct rp_backend *member, const struct rp_device_config
     if (!group)
         return status;
     group->member = member;
+    /* Its name is the member's: which kernels and formats there are depends on it. */
+    group->table = functions;
+    group->table.name = member->name;
+    group->table.read = member->read ? group_read : NULL;
     while (group->count < config->ranks && status == RP_OK) {
         struct rp_device_config each = *config;
         each.ordinal += group->count;
@@ -260,6 +266,7 @@ int rp_group_open(const struct rp_backend *member, const struct rp_device_config
         return status;
     }
     describe(group);
+    *out_backend = &group->table;
     *out = group;
     return RP_OK;
 }

@@ -24,7 +24,7 @@
 #define RP_GROUP_RANKS_MAX 8u
 
 /* Opens a device of the backend or, with config->ranks above 1, a group of them; *out_backend is the
- * table for it, `member` or the group's. UNSUPPORTED: the backend has no groups. */
+ * table for it: `member`, or the group's, which lives as long as the group. UNSUPPORTED: the backend has no groups. */
 int rp_group_open(const struct rp_backend *member, const struct rp_device_config *config,
                   const struct rp_backend **out_backend, struct rp_device **out,
                   struct rp_error *err) RP_MUST_USE;

@@ -24,6 +24,7 @@ struct rp_group_results {
 };
 
 struct rp_device {
+    struct rp_backend table;
     const struct rp_backend *member;
     struct rp_device *ranks[RP_GROUP_RANKS_MAX];
     uint32_t count;
