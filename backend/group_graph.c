@@ -44,7 +44,7 @@ static const struct rp_group_results *make_results(struct rp_device *group,
     size_t bytes = made->result_bytes + made->stamp_bytes;
     group->result_count++; /* close frees what is there */
     for (uint32_t rank = 1; rank < group->count; rank++) {
-        made->blocks[rank] = rp_alloc_aligned(bytes, RP_CACHE_LINE);
+        made->blocks[rank] = rp_alloc_aligned(RP_MAX(bytes, (size_t)1), RP_CACHE_LINE);
         if (!made->blocks[rank])
             return NULL;
         memset(made->blocks[rank], 0, bytes);
