@@ -105,6 +105,7 @@ static void set_memory_metrics(struct rp_engine *engine) {
         rp_gauge_set(&metrics->memory[RP_MEMORY_WEIGHTS],
                      (int64_t)rp_model_weight_bytes(engine->model));
         rp_gauge_set(&metrics->memory[RP_MEMORY_ACTIVATIONS], (int64_t)layout->arena_bytes);
+        rp_gauge_set(&metrics->memory[RP_MEMORY_WORKSPACE], (int64_t)layout->exchange_bytes);
         rp_gauge_set(&metrics->memory[RP_MEMORY_SLOTS], (int64_t)layout->state_bytes);
         rp_gauge_set(&metrics->memory[RP_MEMORY_KV], (int64_t)engine->kv_committed);
     }

@@ -164,7 +164,7 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     add_item(plan, "swap pool", (uint64_t)out->host_page_count * page_bytes, gpu, detail);
     snprintf(detail, sizeof detail, "shared by %u buckets", out->buckets.count);
     add_item(plan, "activations", out->arena_bytes, false, detail);
-    if (out->exchange_bytes)
+    if (out->exchange_bytes && !gpu) /* on a GPU it is workspace */
         add_item(plan, "exchange", out->exchange_bytes, false, "what a rank gives to the others");
     if (gpu) {
         add_item(plan, "workspace", uses[RP_MEMORY_WORKSPACE], false, "of kernels");

@@ -10,6 +10,7 @@
 #include "tests/support/family_configs.h"
 
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -357,6 +358,33 @@ static void test_a_backend_without_groups_says_so(void **state) {
     assert_null(device);
 }
 
+/* A device that hangs cannot be freed; referenced here for the leak checker. */
+static struct rp_driver hanging;
+static struct rp_model hanging_model;
+
+static void test_a_rank_that_the_others_wait_for_is_named(void **state) {
+    static const int32_t prompt[] = {1, 2, 3};
+    struct rp_driver_config way = way_of(2, RP_DTYPE_F32);
+    (void)state;
+    make_model(RP_FAMILY_LLAMA, RP_DTYPE_F32, RP_QUANT_NONE, NULL);
+    hanging_model = model;
+    memset(&model, 0, sizeof model);
+    rp_driver_open(&hanging, &hanging_model, &way);
+    const struct rp_backend *backend = hanging.backend;
+    rp_driver_row(&hanging, 0, prompt, 3, true);
+    rp_driver_run(&hanging, NULL);
+    assert_string_equal(backend->last_error(hanging.device), "");
+    assert_int_equal(backend->inject_fault(hanging.device, RP_DEVICE_FAULT_HANG), RP_OK);
+    rp_driver_row(&hanging, 0, NULL, 1, true);
+    (void)rp_driver_submit(&hanging, NULL);
+    const char *said;
+    do { /* rank 0 comes to the first exchange */
+        said = backend->last_error(hanging.device);
+        sched_yield();
+    } while (!*said);
+    assert_string_equal(said, "the others wait for rank 1 of 2");
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void) {
@@ -370,6 +398,7 @@ int main(void) {
         TEST(test_each_rank_is_rounded_once_and_sums_are_f32),
         TEST(test_memory_is_there_once_for_each_rank_and_host_memory_once),
         TEST(test_a_backend_without_groups_says_so),
+        TEST(test_a_rank_that_the_others_wait_for_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
