@@ -99,8 +99,8 @@ static size_t group_granule(struct rp_device *group) {
     return group->member->granule(group->ranks[0]);
 }
 
-/* Of one rank: the one with the least free memory. Devices that share the host's memory report all of
- * it, of which each rank has an equal part. */
+/* The numbers of one rank, the one with the least free memory. Devices that share the host's memory
+ * report all of it, and each rank has an equal part. */
 static void group_memory(struct rp_device *group, struct rp_device_memory *out) {
     uint64_t count = 0;
     for (uint32_t rank = 0; rank < group->count; rank++) {

@@ -1,5 +1,4 @@
-/* group_graph.c - a step on all ranks of a group: capture, launch, wait; and what a failed rank makes
- * of the group. */
+/* group_graph.c - a step on all ranks of a group: capture, launch, wait, and failed ranks. */
 #include "backend/group_internal.h"
 #include "base/memory.h"
 #include "kvcache/kv_layout.h"
@@ -28,7 +27,7 @@ static const struct rp_group_results *find_results(const struct rp_device *group
     return NULL;
 }
 
-/* Memory for the results and stamps of the ranks past the first, at the first capture with a view. */
+/* Memory for the results and stamps of ranks past the first, at the first capture with a view. */
 static const struct rp_group_results *make_results(struct rp_device *group,
                                                    const struct rp_step_view *view) {
     const struct rp_group_results *found = find_results(group, view);
@@ -264,7 +263,7 @@ static const char *who_is_behind(struct rp_device *group) {
     return least < most ? group->behind[last] : "";
 }
 
-/* Of the first rank that says something: one that fails because another has says nothing. */
+/* The text of the first rank that has one: a rank that fails because another did has none. */
 const char *rp_group_last_error(struct rp_device *group) {
     for (uint32_t rank = 0; rank < group->count; rank++) {
         const char *said = group->member->last_error(group->ranks[rank]);

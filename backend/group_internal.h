@@ -14,7 +14,7 @@ struct rp_group_block {
     size_t bytes;
 };
 
-/* Where the ranks publish the results and stamps of a step view; rank 0 into the view's own rings. */
+/* Where the ranks publish the results and stamps of a step view; rank 0 into the view's rings. */
 #define RP_GROUP_RESULTS 4u
 struct rp_group_results {
     const unsigned char *results; /* of the view */

@@ -1,8 +1,8 @@
 /* cpu_ranks.h - where the ranks of a group of CPU devices wait for each other: one thread of each
  * comes to the same points in the same order.
  *
- * A rank that fails breaks it: everybody who waits, or comes later, is told at once. Nobody spins for
- * more than 20 us.
+ * A rank that fails breaks it: everybody who waits, or comes later, is told at once. Nobody spins
+ * for more than 20 us.
  * Memory: all at create. */
 #ifndef RP_DEVICE_CPU_RANKS_H
 #define RP_DEVICE_CPU_RANKS_H

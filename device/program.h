@@ -13,8 +13,8 @@
  *
  * Groups: with ranks above 1 the program is that of every rank of a group (tensor parallel). All
  * ranks run the same operators on tensors of the same shapes; their weights and vectors differ.
- * `weight` is an array with a matrix for each rank, and a vector has one for each rank at a distance
- * of *_step elements. backend/group.h makes of it what is lowered for a rank.
+ * `weight` is an array with a matrix for each rank, and a vector has one for each rank at a
+ * distance of vector_step elements. backend/group.h makes of it what is lowered for a rank.
  *
  * ALLREDUCE, the rounding point of a group: element x of rank r is rounded once to the payload's
  * type, and every rank gets the f32 sum of the rounded values in rank order, whatever the size of
@@ -129,8 +129,8 @@ struct rp_op {
     /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or
      * NULL */
     const float *vector;
-    uint32_t
-        vector_step;   /* elements from a rank's vector to the next one's; 0: all have the same */
+    /* Elements from a rank\'s vector to the next one\'s; 0: all have the same. */
+    uint32_t vector_step;
     const float *bias; /* LAYER_NORM: (cols) f32 or NULL */
     /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32; SCALE: (positions) f32 or NULL */
     const float *table;

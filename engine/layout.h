@@ -17,7 +17,7 @@ struct rp_gpu_bytes {
     bool measured;
 };
 
-/* Of a group: the sizes of each rank. Rings in host memory are there once. */
+/* In a group these are the sizes of each rank; rings in host memory are there once. */
 struct rp_engine_layout {
     struct rp_bucket_list buckets;
     struct rp_step_config step;

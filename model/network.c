@@ -6,8 +6,8 @@
  *   logits = norm(x[logit rows]) Whead^T (* a factor);  cap * tanh(logits / cap) where a cap is set
  *   sample(logits)
  *
- * In a group of devices a rank has a share of the heads, of the columns between gate_up and down, and
- * of the vocabulary: embedding, o and down are sums over the ranks, and logits are gathered.
+ * In a group of devices a rank has a share of the heads, of the columns between gate_up and down,
+ * and of the vocabulary: embedding, o and down are sums over the ranks, and logits are gathered.
  *
  * x and every sum are f32. The input of a GEMM has the dtype of its weights, so the operator before
  * it rounds. Every value has a tensor of its own: lifetimes decide which of them share memory. */

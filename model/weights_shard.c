@@ -1,14 +1,14 @@
 /* Divides the weights among the ranks of a group, by the table's shard axis:
  *
- *   qkv            by heads: a rank's q heads and the KV heads that they read, its biases too; a KV head
- *                  that several ranks read is copied to each
+ *   qkv            by heads: a rank's q heads and the KV heads that they read, with their biases; a
+ *                  KV head that several ranks read is copied to each
  *   gate_up        by intermediate columns: the same rows of gate and of up
  *   o, down        by columns: partial sums, whose biases rank 0 alone adds
  *   embed, head    by the vocabulary, in multiples of 128 rows
  *   norms of q, k  with their heads; all other vectors are the same on every rank
  *
- * Matrices are read whole, one after the other, and cut in host memory: what is quantized while it is
- * read gets the scales that it has without a group, and every byte of the file is read once. */
+ * Matrices are read whole, one after the other, and cut in host memory: what is quantized while it
+ * is read gets the scales that it has without a group, and every byte of the file is read once. */
 #include "base/memory.h"
 #include "model/weights_internal.h"
 #include "quant/matrix_cut.h"

@@ -1,6 +1,6 @@
-/* matrix_cut.h - the part of a matrix that one rank of a group has: runs of rows below each other, or
- * a range of columns, with the scales that belong to them. Quantized values and scales are copied,
- * never made anew: a rank multiplies with the very weights of the whole matrix.
+/* matrix_cut.h - the part of a matrix that one rank of a group has: runs of rows below each other,
+ * or a range of columns, with the scales that belong to them. Quantized values and scales are
+ * copied, never computed again: a rank multiplies with the weights of the whole matrix.
  * Thread: any. Memory: rp_matrix_cut allocates data and scales of `out`. */
 #ifndef RP_QUANT_MATRIX_CUT_H
 #define RP_QUANT_MATRIX_CUT_H

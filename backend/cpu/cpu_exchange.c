@@ -6,6 +6,25 @@
 #include <stdatomic.h>
 #include <string.h>
 
+struct rp_cpu_exchange_op rp_cpu_exchange_op(struct rp_device *device, const struct rp_op *op,
+                                             struct rp_values in, struct rp_values out, size_t at) {
+    struct rp_cpu_exchange_op exchange = {.device = device,
+                                          .kind = op->kind,
+                                          .payload = RP_DTYPE_F32,
+                                          .in = in,
+                                          .out = out,
+                                          .cols = op->in[0].cols,
+                                          .at = at};
+    if (op->kind == RP_OP_ALLREDUCE)
+        exchange.payload = op->u.exchange.payload;
+    if (op->kind == RP_OP_GROUP_NORM) {
+        exchange.vector = op->vector;
+        exchange.eps = op->u.group_norm.eps;
+        exchange.norm_cols = op->u.group_norm.cols;
+    }
+    return exchange;
+}
+
 /* The block of a rank in exchange number `number`. */
 static unsigned char *block_of(const struct rp_cpu_exchange_op *op, uint32_t number,
                                uint32_t rank) {

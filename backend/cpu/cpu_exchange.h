@@ -2,9 +2,9 @@
  *
  * Each rank has two blocks of memory, used in turn. An exchange is two launches:
  *
- *   exchange   copies what the rank gives, rounded to the payload's type, into its block; waits until
- *              all ranks have done so
- *   the rest   reads the blocks of all ranks, in rank order
+ *   exchange_wait   copies what the rank gives, rounded to the payload's type, into its block, and
+ *                   waits until all ranks have done so
+ *   the rest        reads the blocks of all ranks, in rank order
  *
  * One wait is enough: a rank writes a block again in the exchange after the next one, and before that
  * it has waited for ranks that had finished reading it. */
@@ -45,6 +45,9 @@ struct rp_cpu_exchange_args {
     const struct rp_cpu_exchange_op *ops[RP_CPU_EXCHANGE_OPS];
 };
 
+/* Describes an operator whose part of a block begins at `at`. */
+struct rp_cpu_exchange_op rp_cpu_exchange_op(struct rp_device *device, const struct rp_op *op,
+                                             struct rp_values in, struct rp_values out, size_t at);
 /* The first launch; a group that is broken makes the device fail. */
 void rp_cpu_exchange_run(const void *args, const struct rp_cpu_worker *worker);
 /* The second one, on rows [begin, end) (rp_row_op, args: struct rp_cpu_exchange_op). */

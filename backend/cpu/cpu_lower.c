@@ -21,9 +21,10 @@ struct lowering {
      * needs. */
     void *scratch;
     size_t scratch_bytes;
-    /* Of the fused operator in work: the launch before it exchanges what these give. */
+    /* The launch before the fused operator in work, which exchanges what its members give; bytes of
+     * the block that are taken. */
     struct rp_cpu_exchange_args *exchange;
-    size_t exchange_at; /* bytes of the block that are taken */
+    size_t exchange_at;
 };
 
 static struct rp_values values_of(const struct lowering *low, const struct rp_view *view) {
@@ -99,20 +100,8 @@ static int make_exchange(struct lowering *low, const struct rp_op *op, rp_row_op
     struct rp_cpu_exchange_op *args = new_args(low, sizeof *args);
     if (!args)
         return out_of_memory(low);
-    *args = (struct rp_cpu_exchange_op){.device = device,
-                                        .kind = op->kind,
-                                        .payload = RP_DTYPE_F32,
-                                        .in = values_of(low, &op->in[0]),
-                                        .out = values_of(low, &op->out),
-                                        .cols = op->in[0].cols,
-                                        .at = low->exchange_at};
-    if (op->kind == RP_OP_ALLREDUCE)
-        args->payload = op->u.exchange.payload;
-    if (op->kind == RP_OP_GROUP_NORM) {
-        args->vector = op->vector;
-        args->eps = op->u.group_norm.eps;
-        args->norm_cols = op->u.group_norm.cols;
-    }
+    *args = rp_cpu_exchange_op(device, op, values_of(low, &op->in[0]), values_of(low, &op->out),
+                               low->exchange_at);
     low->exchange_at += rp_op_exchange_bytes(low->program, op, low->bucket);
     RP_ASSERT_CMP(exchange->count, <, RP_CPU_EXCHANGE_OPS);
     exchange->ops[exchange->count++] = args;
@@ -545,7 +534,7 @@ static int begin_exchange(struct lowering *low, const struct rp_fused_op *fused)
                                           .rows = rows_of(low, op_of(low, fused, 0))};
     low->exchange = args;
     *launch = (struct rp_cpu_launch){rp_cpu_exchange_run, args, graph, {.op_count = 0}};
-    if (!rp_lowering_describe(&launch->info, low->program, fused, "exchange", false,
+    if (!rp_lowering_describe(&launch->info, low->program, fused, "exchange_wait", false,
                               &graph->memory))
         return out_of_memory(low);
     launch->info.prepares = true;

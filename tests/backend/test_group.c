@@ -1,7 +1,7 @@
-/* Goal: a group of ranks computes what one device does: with any family and format, mask, lowering and
+/* Goal: a group of ranks computes what one device does: with any family, format, mask, lowering and
  * batch; sums are in rank order, rounded where the contract says.
- * Method: small random models on one CPU device and on groups of 2 and 4, whose logits are compared;
- * an all-reduce of numbers whose f32 sum depends on the order. */
+ * Method: small random models on one CPU device and on groups of 2 and 4, whose logits are
+ * compared; an all-reduce of numbers whose f32 sum depends on the order. */
 #include "backend/group.h"
 #include "base/bf16.h"
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* Goal: ranks leave a point only when all have come to it, and see what the others wrote; a broken one
- * holds nobody.
+/* Goal: ranks leave a point only when all have come to it, and see what the others wrote; a broken
+ * one holds nobody.
  * Method: threads that count in arrays without atomics (the thread sanitizer sees a missing order),
  * more of them than cores. */
 #include "device/cpu_ranks.h"

@@ -1,7 +1,10 @@
-/* Goal: an engine on a group of ranks answers as on one device, at any load and with every feature, and
- * a rank that fails or hangs ends every request with the cause.
+/* Goal: an engine on a group of ranks answers as on one device, at any load and with every feature,
+ * and a rank that fails or hangs ends every request with the cause.
  * Method: the demo model on CPU workers and on fake GPUs. */
 #include "engine/layout.h"
+#include "engine/observe/step_profile.h"
+#include "metrics/recorder.h"
+#include "metrics/tick.h"
 #include "tests/engine/engine_fixture.h"
 
 #include <math.h>
@@ -141,6 +144,52 @@ static void test_answers_of_a_group_are_equal_at_any_load(void **state) {
     }
 }
 
+/* --- profiles -------------------------------------------------------------------------------- */
+
+/* Nodes of every rank, with their names: that a rank waits for the others is a node of its own. */
+static void test_profiles_show_each_rank_and_its_waiting(void **state) {
+    static const struct rp_recorder_config sizes = {.seconds = 8, .mib = 8};
+    struct rp_recorder *recorder;
+    struct rp_recording recording = {0};
+    struct rp_error err = {0};
+    (void)state;
+    rp_tick_start();
+    assert_int_equal(rp_recorder_create(&sizes, &recorder, &err), RP_OK);
+    struct rp_engine_config config = group_config(NULL, 4);
+    config.profile_every = 1;
+    config.ring = rp_recorder_add(recorder, "engine", RP_RECORDER_ENGINE);
+    load(RP_MODEL_DTYPE_AUTO);
+    fixture_open(&config);
+    fixture_submit_all();
+    fixture_drain(FIXTURE_REQUESTS);
+    rp_engine_stop(fixture_engine);
+    assert_true(rp_recorder_copy(recorder, 0, &recording));
+    const struct rp_profile_nodes *nodes = &rp_engine_profile(fixture_engine)->nodes;
+    uint32_t seen[4] = {0}, waits[4] = {0};
+    for (uint64_t i = 0; i < recording.event_count; i++) {
+        const struct rp_trace_event *event = &recording.events[i];
+        if (event->kind != RP_TRACE_NODE && event->kind != RP_TRACE_RANK_NODE)
+            continue;
+        uint32_t rank = event->kind == RP_TRACE_NODE ? 0 : event->a >> 16;
+        const struct rp_profile_node *node = &nodes->buckets[event->b].nodes[event->a & 0xFFFFu];
+        char name[RP_PROFILE_NAME_MAX];
+        assert_in_range(rank, 0, 3);
+        rp_profile_node_name(nodes, node, true, name);
+        seen[rank]++;
+        waits[rank] += strstr(name, "(exchange_wait)") != NULL;
+    }
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        uint64_t steps = rp_counter_read(&rp_engine_metrics(fixture_engine)->steps);
+        /* Two for each layer; a node that took no time that the clock shows has no event. */
+        assert_true(waits[rank] > steps * fixture_model.config.layers);
+        assert_true(seen[rank] > 2 * waits[rank]);
+    }
+    close_engine();
+    rp_recording_deinit(&recording);
+    rp_recorder_destroy(recorder);
+    rp_tick_stop();
+}
+
 /* --- memory ---------------------------------------------------------------------------------- */
 
 static uint64_t bytes_of(const struct rp_memory_plan *plan, const char *name) {
@@ -256,6 +305,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_groups_answer_as_one_device_does_in_f32),
         TEST(test_answers_of_a_group_are_equal_at_any_load),
+        TEST(test_profiles_show_each_rank_and_its_waiting),
         TEST(test_the_memory_plan_is_of_each_rank),
         TEST(test_each_gpu_of_a_group_has_what_the_plan_says),
         TEST(test_a_model_that_cannot_be_divided_is_refused_by_name),

@@ -1,5 +1,5 @@
-/* Goal: a shard of a matrix of any format holds exactly the weights of the rows or columns that it was
- * cut from; cuts through blocks are refused.
+/* Goal: a shard of a matrix of any format holds exactly the weights of the rows or columns that it
+ * was cut from; cuts through blocks are refused.
  * Method: matrices of random bytes; every weight of each shard is compared with the same one of the
  * whole matrix, as the embedding reads it. */
 #include "base/memory.h"
