@@ -6,8 +6,8 @@
  *                   waits until all ranks have done so
  *   the rest        reads the blocks of all ranks, in rank order
  *
- * One wait is enough: a rank writes a block again in the exchange after the next one, and before that
- * it has waited for ranks that had finished reading it. */
+ * One wait is enough: a rank writes a block again in the exchange after the next one, and before
+ * that it has waited for ranks that had finished reading it. */
 #ifndef RP_BACKEND_CPU_EXCHANGE_H
 #define RP_BACKEND_CPU_EXCHANGE_H
 

@@ -72,6 +72,13 @@ def check_inspect():
     for text in ("layer.7.attn.qkv", "lm_head", "sample", "bucket decode tokens 1", "linear_add", "first..last"):
         assert text in out, text
     assert "linear_add" not in run("inspect", DEMO, "--program", "--disable-fusion")[1]
+    # Each rank of a group has half of the heads; what cannot be divided is refused by name.
+    code, out, errors = run("inspect", DEMO, "--device", "cpu", "-tp", "2", "--program", "--max-num-seqs", "2",
+                            "--max-num-batched-tokens", "16")
+    assert code == 0 and "each of 2 ranks" in out, errors
+    assert "layer.0.attn.reduce+layer.0.attn.add+layer.0.mlp.norm" in out, out
+    code, out, errors = run("inspect", DEMO, "--device", "cpu", "--tensor-parallel-size=8")
+    assert code == 3 and "num_attention_heads of 4" in errors and "--tensor-parallel-size 1, 2, 4" in errors, errors
     # Extreme values of the flags together.
     ends = ["--max-num-seqs", "4096", "--max-num-batched-tokens", "65536", "--num-gpu-blocks-override", "4096"]
     code, _, errors = run("inspect", DEMO, *ends)

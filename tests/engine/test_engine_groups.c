@@ -38,6 +38,16 @@ struct answers {
     uint32_t preemptions, hit_tokens;
 };
 
+static struct rp_sample_hold holds[FIXTURE_REQUESTS];
+
+/* The next token's mask: the bits stay as they are. */
+static void release_hold(const struct rp_event *event) {
+    if (!event->request->hold)
+        return;
+    atomic_store_explicit(&event->request->hold->released, event->index + 2, memory_order_release);
+    rp_engine_notify(fixture_engine);
+}
+
 static void drain(struct answers *out, uint32_t count) {
     struct rp_event event;
     while (count > 0) {
@@ -53,12 +63,14 @@ static void drain(struct answers *out, uint32_t count) {
             size_t at = (size_t)event.request->id * FIXTURE_OUTPUT + event.index;
             out->tokens[at] = event.token;
             out->logprobs[at] = event.logprob;
+            release_hold(&event);
         }
     }
 }
 
-/* Penalties, biases, forbidden words and an allow mask, of some of the requests each. */
-static void add_features(void) {
+/* Penalties, biases, forbidden words and an allow mask, of some of the requests each. held: the mask
+ * comes token by token, as those of structured output do. */
+static void add_features(bool held) {
     static const struct rp_logit_bias biases[] = {{4000, 2.0f}, {7, -1.0f}};
     static const int32_t bad_words[] = {1, 300, 2, 16, 17};
     static uint32_t allowed[4096 / 32];
@@ -75,17 +87,23 @@ static void add_features(void) {
             request->bad_words = bad_words;
             request->bad_word_ints = RP_ARRAY_COUNT(bad_words);
         }
-        if (i % 4 == 3)
+        if (i % 4 != 3)
+            continue;
+        holds[i] = (struct rp_sample_hold){.released = 1, .allowed = allowed};
+        if (held)
+            request->hold = &holds[i];
+        else
             request->allowed = allowed;
     }
 }
 
 /* All requests at once, or one after the other. */
-static void answer(struct rp_engine_config *config, bool alone, struct answers *out) {
+static void answer(struct rp_engine_config *config, bool alone, bool held, struct answers *out) {
     memset(out, 0, sizeof *out);
+    config->mask_deadline_ns = (uint64_t)3600 * 1000000000u;
     fixture_create(config);
     fixture_make_requests();
-    add_features();
+    add_features(held);
     if (alone)
         fixture_start();
     for (uint32_t i = 0; i < FIXTURE_REQUESTS; i++) {
@@ -112,7 +130,7 @@ static void test_groups_answer_as_one_device_does_in_f32(void **state) {
         double worst = 0.0;
         config.kv_dtype = RP_DTYPE_F32;
         load(RP_DTYPE_F32);
-        answer(&config, false, ranks == 1 ? &one : &many);
+        answer(&config, false, false, ranks == 1 ? &one : &many);
         for (uint32_t i = 0; i < TOKENS && ranks > 1; i++)
             worst = fmax(worst, fabs((double)one.logprobs[i] - (double)many.logprobs[i]));
         printf("%u ranks: worst log-probability %.2e\n", ranks, worst);
@@ -127,7 +145,7 @@ static void test_answers_of_a_group_are_equal_at_any_load(void **state) {
     (void)state;
     struct rp_engine_config config = group_config(NULL, 2);
     load(RP_MODEL_DTYPE_AUTO);
-    answer(&config, false, &first);
+    answer(&config, false, false, &first);
     assert_true(first.hit_tokens > 0);
     for (int way = 0; way < 5; way++) {
         config = group_config(way == 4 ? fake_backend() : NULL, 2);
@@ -137,7 +155,7 @@ static void test_answers_of_a_group_are_equal_at_any_load(void **state) {
         config.enforce_eager = way == 3;
         config.debug_poison = way == 3;
         load(RP_MODEL_DTYPE_AUTO);
-        answer(&config, way == 0, &other);
+        answer(&config, way == 0, way == 0 || way == 4, &other);
         assert_int_equal(other.preemptions > 0, way == 2);
         assert_memory_equal(first.tokens, other.tokens, sizeof first.tokens);
         assert_memory_equal(first.logprobs, other.logprobs, sizeof first.logprobs);
