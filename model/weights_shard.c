@@ -112,7 +112,8 @@ static const struct rp_weight *bad_matrix(const struct rp_model *model, const ch
         const struct rp_weight *weight = &model->weights.entries[i];
         for (uint32_t rank = 0; rank < model->ranks && rp_weight_is_matrix(weight); rank++) {
             const struct rp_matrix_cut cut = cut_of(model, weight, rank);
-            *out_why = rp_matrix_cut_refusal(&weight->matrix, &cut);
+            *out_why = cut.run_count ? rp_matrix_cut_refusal(&weight->matrix, &cut)
+                                     : "matrices of this kind are not divided yet";
             if (*out_why)
                 return weight;
         }
@@ -136,11 +137,26 @@ static void hint_sizes(const struct rp_model *model, struct rp_error *err) {
     rp_error_hint(err, "this model can be divided by --tensor-parallel-size %s", sizes);
 }
 
+static const char *name_of(enum rp_weight_role role) {
+    switch (role) {
+    case RP_WEIGHT_QKV:
+        return "q, k and v";
+    case RP_WEIGHT_O:
+        return "o";
+    case RP_WEIGHT_GATE_UP:
+        return "gate and up";
+    case RP_WEIGHT_DOWN:
+        return "down";
+    case RP_WEIGHT_EMBED:
+        return "the embedding";
+    case RP_WEIGHT_HEAD:
+        return "the output layer";
+    default:
+        return "a matrix of the layers";
+    }
+}
+
 static int check(struct rp_model *model, struct rp_error *err) {
-    static const char *const names[] = {
-        [RP_WEIGHT_QKV] = "q, k and v",      [RP_WEIGHT_O] = "o",
-        [RP_WEIGHT_GATE_UP] = "gate and up", [RP_WEIGHT_DOWN] = "down",
-        [RP_WEIGHT_EMBED] = "the embedding", [RP_WEIGHT_HEAD] = "the output layer"};
     const char *why;
     uint32_t value, ranks = model->ranks;
     const char *key = bad_key(&model->config, ranks, &value);
@@ -155,7 +171,7 @@ static int check(struct rp_model *model, struct rp_error *err) {
     else
         status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
                               "--tensor-parallel-size: %s cannot be divided among %u ranks: %s",
-                              names[weight->role], ranks, why);
+                              name_of(weight->role), ranks, why);
     hint_sizes(model, err);
     return status;
 }
