@@ -289,13 +289,13 @@ static void fail_with(struct rp_engine_config *config, enum rp_device_fault faul
 
 static void test_a_rank_that_fails_ends_every_request_with_its_cause(void **state) {
     (void)state;
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 3; variant++) {
         struct rp_engine_config config =
-            group_config(variant & 1 ? fake_backend() : NULL, variant & 2 ? 4 : 2);
-        config.run_ahead = variant & 1;
+            group_config(variant == 1 ? fake_backend() : NULL, variant == 2 ? 4 : 2);
+        config.run_ahead = variant != 2;
         load(RP_MODEL_DTYPE_AUTO);
         fail_with(&config, RP_DEVICE_FAULT_TRAP,
-                  variant & 2 ? "rank 3 of 4: injected: trap" : "rank 1 of 2: injected: trap");
+                  variant == 2 ? "rank 3 of 4: injected: trap" : "rank 1 of 2: injected: trap");
         close_engine();
     }
 }
