@@ -68,8 +68,8 @@ static void drain(struct answers *out, uint32_t count) {
     }
 }
 
-/* Penalties, biases, forbidden words and an allow mask, of some of the requests each. held: the mask
- * comes token by token, as those of structured output do. */
+/* Penalties, biases, forbidden words and an allow mask, each for some of the requests. held: the
+ * mask comes token by token, as in structured output. */
 static void add_features(bool held) {
     static const struct rp_logit_bias biases[] = {{4000, 2.0f}, {7, -1.0f}};
     static const int32_t bad_words[] = {1, 300, 2, 16, 17};
