@@ -134,7 +134,10 @@ static void hint_sizes(const struct rp_model *model, struct rp_error *err) {
     for (uint32_t ranks = 2; ranks <= RP_RANKS_MAX; ranks *= 2)
         if (divides(model, ranks))
             snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %u", ranks);
-    rp_error_hint(err, "this model can be divided by --tensor-parallel-size %s", sizes);
+    if (sizes[1])
+        rp_error_hint(err, "this model can be divided by --tensor-parallel-size %s", sizes);
+    else
+        rp_error_hint(err, "this model cannot be divided: omit --tensor-parallel-size");
 }
 
 static const char *name_of(enum rp_weight_role role) {
