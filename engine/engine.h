@@ -86,6 +86,7 @@ struct rp_memory_plan {
     struct rp_memory_item items[RP_MEMORY_ITEMS_MAX];
     uint32_t item_count;
     uint64_t total_bytes;
+    uint32_t ranks;        /* devices of a group, each of which has all this; else 1 */
     uint64_t device_bytes; /* the GPU's whole memory; 0: the host's is the device's */
     bool measured;         /* a GPU: graphs and pool as they are, not as they were estimated */
     uint32_t page_tokens, page_count, host_page_count;
