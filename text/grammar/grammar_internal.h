@@ -143,6 +143,7 @@ struct rp_grammar {
     size_t memo_used;
     uint32_t pass;      /* of marks */
     uint32_t json_char; /* one character of a JSON string, any spelling */
+    uint32_t json_any;  /* any number of them */
     uint32_t start;     /* a G_STATE */
 };
 
@@ -206,8 +207,6 @@ static inline uint32_t rx_delta(struct rp_grammar *g, uint32_t id, uint8_t byte)
         return to;
     return to == ROW_UNKNOWN ? rx_delta_slow(g, id, byte) : rx_charge(g, to & ~ROW_SEARCH);
 }
-/* Any number of characters of a JSON string, any spelling. */
-uint32_t rx_any_string(struct rp_grammar *g);
 /* Something can still match. */
 bool rx_live(struct rp_grammar *g, uint32_t id);
 bool rx_matches(struct rp_grammar *g, uint32_t id, const char *text, size_t len);
@@ -219,6 +218,13 @@ void grammar_measure(const struct rp_grammar *g, struct node *n);
 enum rx_answer { RX_DEAD, RX_LIVE, RX_UNSURE };
 /* Whether something can match, as far as form and lengths tell. */
 enum rx_answer rx_quick_live(const struct rp_grammar *g, uint32_t id);
+
+/* ---- grammar_rx_form.c: a normal form of alternatives and conditions ------------------------- */
+
+/* found[base .. base + count) are the members; the number of those that remain. */
+size_t rx_normal_or(struct rp_grammar *g, size_t base, size_t count);
+/* True: *out is the whole conjunction. */
+bool rx_normal_and(struct rp_grammar *g, size_t base, size_t *count, uint32_t *out);
 
 /* ---- grammar_rx_char.c: characters of layer 1 ------------------------------------------------ */
 

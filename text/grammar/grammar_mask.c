@@ -268,7 +268,7 @@ static bool is_open(const struct rp_grammar *g, uint32_t rx) {
 static void mask_open(struct walk *w, uint32_t rx, uint32_t tail) {
     struct rp_grammar *g = w->g;
     const struct rp_token_trie *trie = w->trie;
-    uint32_t any = rx_any_string(g), after = g_step(g, g_state(g, tail), '"');
+    uint32_t any = g->json_any, after = g_step(g, g_state(g, tail), '"');
     merge(w, trie->inside);
     for (uint32_t i = 0; i < trie->exit_count && after != NODE_NONE; i++) {
         const struct trie_exit *exit = &trie->exits[i];

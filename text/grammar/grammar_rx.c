@@ -84,6 +84,18 @@ static uint32_t make_list(struct rp_grammar *g, enum node_kind kind, size_t base
         g->found.at[base + count++] = NODE_EPS; /* its slot is free: it was passed over above */
         any_null = true;
     }
+    if (count > 1) {
+        uint32_t whole;
+        g->found.count = base + count;
+        bool done = false;
+        if (kind == RX_OR)
+            count = rx_normal_or(g, base, count);
+        else
+            done = rx_normal_and(g, base, &count, &whole);
+        g->found.count = base;
+        if (done)
+            return whole;
+    }
     if (count == 0)
         return unit;
     bool same = true;
@@ -146,8 +158,6 @@ uint32_t rx_rep(struct rp_grammar *g, uint32_t a, uint32_t low, uint32_t high) {
     return grammar_intern(
         g, (struct node){.kind = RX_REP, .flags = flags, .a = a, .lo = low, .hi = high});
 }
-
-uint32_t rx_any_string(struct rp_grammar *g) { return rx_rep(g, g->json_char, 0, REP_INF); }
 
 uint32_t rx_bytes(struct rp_grammar *g, const char *bytes, size_t len) {
     uint32_t rx = NODE_EPS;
