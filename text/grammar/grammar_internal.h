@@ -219,6 +219,14 @@ enum rx_answer { RX_DEAD, RX_LIVE, RX_UNSURE };
 /* Whether something can match, as far as form and lengths tell. */
 enum rx_answer rx_quick_live(const struct rp_grammar *g, uint32_t id);
 
+/* The derivative, which may be unable to match. */
+uint32_t rx_derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int depth);
+
+/* ---- grammar_rx_search.c --------------------------------------------------------------------- */
+
+/* Whether `id` can match; sets its cost. */
+bool rx_search(struct rp_grammar *g, uint32_t id);
+
 /* ---- grammar_rx_form.c: a normal form of alternatives and conditions ------------------------- */
 
 /* found[base .. base + count) are the members; the number of those that remain. */

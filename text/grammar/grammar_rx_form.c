@@ -84,17 +84,23 @@ static bool join_conditions(struct rp_grammar *g, size_t base, size_t count, uin
     return true;
 }
 
-/* Some member is excluded by another one. */
+static bool has_member(const struct rp_grammar *g, const struct node *list, uint32_t id) {
+    return list->kind == RX_OR &&
+           bsearch(&id, g->lists.at + list->a, list->b, sizeof id, compare_ids);
+}
+
+/* Some member is excluded by another one. Any text excludes every string. */
 static bool contradicts(struct rp_grammar *g, size_t base, size_t count) {
     for (size_t i = 0; i < count; i++) {
         uint32_t inner = complement_of(g, g->found.at[base + i]);
         struct node n = *node_at(g, inner);
         if (inner != NODE_NONE && !grammar_burn(g, count / 16))
             return true;
+        bool none = inner == g->json_any || has_member(g, &n, g->json_any);
         for (size_t k = 0; k < count && inner != NODE_NONE; k++) {
             uint32_t id = g->found.at[base + k];
-            if (id == inner || (n.kind == RX_OR && bsearch(&id, g->lists.at + n.a, n.b,
-                                                           sizeof(uint32_t), compare_ids)))
+            if (id == inner || (none && node_at(g, id)->flags & NODE_STRING) ||
+                has_member(g, &n, id))
                 return true;
         }
     }
