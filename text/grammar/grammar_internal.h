@@ -53,9 +53,10 @@ enum node_flag {
     NODE_MIXED = 2,      /* has RX_AND or RX_NOT below: may match nothing */
     NODE_LIVE_KNOWN = 4, /* NODE_LIVE is decided */
     NODE_LIVE = 8,
-    NODE_DEAD = 16,   /* layer 2: cannot be completed */
-    NODE_FINITE = 32, /* layer 1: matches finitely many texts, by its form */
-    NODE_STRING = 64, /* layer 1: whole characters of a JSON string; not mixed */
+    NODE_DEAD = 16,      /* layer 2: cannot be completed */
+    NODE_FINITE = 32,    /* layer 1: matches finitely many texts, by its form */
+    NODE_STRING = 64,    /* layer 1: whole characters of a JSON string; not mixed */
+    NODE_FOLLOWED = 128, /* layer 1: can match, as `closer` can */
 };
 
 /* How many characters of a JSON string the texts of an expression have: between min and max, and
@@ -73,6 +74,7 @@ struct node {
     uint32_t mark; /* visited in pass `mark` */
     uint32_t charged,
         cost;        /* RX: fuel of its search for a match, and the call that it was put on */
+    uint32_t closer; /* RX: with NODE_FOLLOWED, the derivative that shows it; NODE_NONE without */
     uint32_t passed; /* RX: the call that its steps were put on */
     uint32_t steps;  /* nodes that a byte passes */
     struct rx_lengths chars;
@@ -224,11 +226,13 @@ uint32_t rx_derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int depth);
 
 /* ---- grammar_rx_search.c --------------------------------------------------------------------- */
 
-/* Whether `id` can match; sets its cost. */
+/* Whether `id` can match; sets its cost, and perhaps `closer`. */
 bool rx_search(struct rp_grammar *g, uint32_t id);
 
 /* ---- grammar_rx_form.c: a normal form of alternatives and conditions ------------------------- */
 
+/* Texts of `id` begin inside a character. */
+bool rx_in_char(const struct rp_grammar *g, uint32_t id);
 /* found[base .. base + count) are the members; the number of those that remain. */
 size_t rx_normal_or(struct rp_grammar *g, size_t base, size_t count);
 /* True: *out is the whole conjunction. */

@@ -242,12 +242,13 @@ bool rx_live(struct rp_grammar *g, uint32_t id) {
 uint32_t rx_charge(struct rp_grammar *g, uint32_t id) {
     struct node *n = &g->nodes.at[id];
     g->charges++;
-    if (n->charged != g->call) {
-        n->charged = g->call;
-        g->spent += n->cost;
-        if (g->spent > g->spent_limit)
-            grammar_fail(g, RP_STATUS_FULL);
+    for (uint32_t at = id; at != NODE_NONE && g->nodes.at[at].charged != g->call;) {
+        g->nodes.at[at].charged = g->call;
+        g->spent += g->nodes.at[at].cost;
+        at = g->nodes.at[at].closer;
     }
+    if (g->spent > g->spent_limit)
+        grammar_fail(g, RP_STATUS_FULL);
     return n->flags & NODE_LIVE && g->status == RP_OK ? id : NODE_NONE;
 }
 

@@ -30,6 +30,22 @@ static uint32_t complement_of(const struct rp_grammar *g, uint32_t id) {
     return n->kind == RX_NOT ? n->a : NODE_NONE;
 }
 
+bool rx_in_char(const struct rp_grammar *g, uint32_t id) {
+    uint32_t tail;
+    for (int depth = 0; depth < 8; depth++) {
+        const struct node *n = node_at(g, id);
+        if (rest_of(g, id, &tail) != NODE_NONE)
+            return true;
+        if (n->kind == RX_NOT)
+            id = n->a;
+        else if (n->kind == RX_AND || n->kind == RX_OR)
+            id = g->lists.at[n->a];
+        else
+            return false;
+    }
+    return false;
+}
+
 static int compare_ids(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);

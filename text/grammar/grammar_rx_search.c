@@ -5,6 +5,7 @@
 
 #define SEARCH_MAX  20000 /* nodes of one search */
 #define NEAREST_MAX 64    /* candidates among which the nearest is taken */
+#define FOLLOW_MAX  1024  /* distance */
 #define DEPTH_MAX   64    /* of an expression whose first bytes are told apart */
 
 /* At least so many characters must follow. */
@@ -110,16 +111,61 @@ static bool expand(struct rp_grammar *g, uint32_t at, bool simple, uint32_t pass
     return false;
 }
 
+/* The first derivative by plain ASCII, or of a character that has begun by any byte, that is nearer
+ * to an end; NODE_NONE: there is none. Its cost is the node's. */
+static uint32_t closer(struct rp_grammar *g, uint32_t id) {
+    bool starts[256] = {[0] = true, ['\\'] = true, [']'] = true, [0x80] = true};
+    uint64_t first = g->derivatives;
+    uint32_t far = distance(g, id), found = NODE_NONE;
+    bool inside = rx_in_char(g, id);
+    mark_starts(g, id, starts, 0);
+    for (uint32_t byte = 0; byte < 256 && found == NODE_NONE && g->status == RP_OK; byte++) {
+        if (!starts[byte] || (!inside && (byte >= 0x80 || byte == '\\')))
+            continue;
+        uint32_t d = rx_derive(g, id, (uint8_t)byte, 0);
+        if (d != NODE_NONE && (inside || distance(g, d) < far) && rx_quick_live(g, d) != RX_DEAD)
+            found = d;
+    }
+    g->nodes.at[id].cost = (uint32_t)RP_MIN(g->derivatives - first, (uint64_t)UINT32_MAX);
+    return found;
+}
+
+/* Follows closer() to what can match by its form. The nodes on the way are then decided too; each
+ * costs what it does itself and what those after it do. The answer depends on the node alone: a
+ * node that a whole search decided has failed here. */
+static bool follow(struct rp_grammar *g, uint32_t id) {
+    size_t base = g->work.count;
+    bool live = false, ok = distance(g, id) <= FOLLOW_MAX;
+    for (uint32_t at = id; ok && g->status == RP_OK;) {
+        uint8_t flags = node_at(g, at)->flags;
+        enum rx_answer answer = rx_quick_live(g, at);
+        live = answer == RX_LIVE || flags & NODE_FOLLOWED;
+        if (live || answer == RX_DEAD || flags & NODE_LIVE_KNOWN || !VEC_PUSH(g, &g->work, at))
+            break;
+        uint32_t next = closer(g, at);
+        g->nodes.at[at].closer = next;
+        ok = next != NODE_NONE && grammar_burn(g, 64);
+        at = next;
+    }
+    live = live && g->status == RP_OK;
+    for (size_t i = base; i < g->work.count && live; i++)
+        g->nodes.at[g->work.at[i]].flags |= NODE_FOLLOWED | NODE_LIVE_KNOWN | NODE_LIVE;
+    g->work.count = base;
+    return live;
+}
+
 /* Over derivatives until the form of one says that it can match. The ones that seem nearest to an
  * end come first, and spellings other than plain ASCII last: they wait on g->found. What other
  * searches have found is not used: the cost depends on the node alone. */
 bool rx_search(struct rp_grammar *g, uint32_t id) {
     size_t base = g->work.count, later = g->found.count;
+    if (follow(g, id))
+        return true;
+    uint64_t first = g->derivatives, cost = 0; /* a search goes the way of follow() again */
     uint32_t pass = ++g->pass, seen = 0;
-    uint64_t first = g->derivatives, cost = 0;
-    bool live = false;
+    bool live = false, ok = g->status == RP_OK && VEC_PUSH(g, &g->work, id);
+    g->nodes.at[id].closer = NODE_NONE;
     g->nodes.at[id].mark = pass;
-    bool ok = VEC_PUSH(g, &g->work, id);
     while (ok && !live && g->work.count + g->found.count > base + later) {
         bool simple = g->work.count > base;
         uint32_t at = simple ? nearest(g, base) : g->found.at[--g->found.count];
