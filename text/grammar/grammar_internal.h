@@ -124,7 +124,7 @@ struct rp_grammar {
     /* Fuel of the searches that the call needs, each counted once, cached or not; charges is how
      * often one was needed. */
     uint64_t spent, spent_limit, charges;
-    uint64_t derivatives; /* made so far: the measure of a search */
+    uint64_t derivatives; /* nodes derived so far: the fuel of a search */
     uint32_t call;
     size_t memory_bytes, memory_limit;
     VEC(struct node) nodes;
@@ -260,9 +260,9 @@ enum regex_flag {
     REGEX_DOT_ALL = 2,  /* the point is every character */
     REGEX_FOLD = 4,     /* ASCII letters match in both cases */
 };
-/* Whole texts, in UTF-8. */
-int regex_parse_flags(struct rp_grammar *g, const char *pattern, size_t len, unsigned flags,
-                      uint32_t *out_rx, struct rp_error *err);
+/* Whole texts. */
+int regex_parse_flags(struct rp_grammar *g, const char *pattern, size_t len, enum rx_mode mode,
+                      unsigned flags, uint32_t *out_rx, struct rp_error *err);
 
 /* ---- grammar_number.c ------------------------------------------------------------------------ */
 
