@@ -21,7 +21,7 @@ static uint32_t distance(const struct rp_grammar *g, uint32_t id) {
     return most;
 }
 
-/* Of the nodes on g->work from `base` on one with the least distance, which it takes off. */
+/* Takes a node with the least distance off g->work, which begins at `base`. */
 static uint32_t nearest(struct rp_grammar *g, size_t base) {
     size_t best = g->work.count - 1, last = best;
     uint32_t least = distance(g, g->work.at[best]);
