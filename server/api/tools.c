@@ -10,7 +10,7 @@
 /* place: "tools[3]" or "functions[3]", with or without a member. */
 static bool wrong(struct rp_http_error *error, const char *place, const char *member,
                   const char *what) {
-    char name[64];
+    char name[96];
     snprintf(name, sizeof name, "%s%s", place, member);
     return rp_http_error_set(error, 400, name, "invalid_value", "%s %s", name, what);
 }
