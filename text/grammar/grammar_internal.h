@@ -74,6 +74,7 @@ struct node {
     uint32_t mark; /* visited in pass `mark` */
     uint32_t charged,
         cost;        /* RX: fuel of its search for a match, and the call that it was put on */
+    uint32_t total;  /* RX: with NODE_FOLLOWED, the cost of it and of all on the way */
     uint32_t closer; /* RX: with NODE_FOLLOWED, the derivative that shows it; NODE_NONE without */
     uint32_t passed; /* RX: the call that its steps were put on */
     uint32_t steps;  /* nodes that a byte passes */

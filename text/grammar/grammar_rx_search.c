@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#define SEARCH_MAX  20000 /* nodes of one search */
-#define NEAREST_MAX 64    /* candidates among which the nearest is taken */
-#define FOLLOW_MAX  1024  /* distance */
-#define DEPTH_MAX   64    /* of an expression whose first bytes are told apart */
+#define SEARCH_MAX  20000  /* nodes of one search */
+#define NEAREST_MAX 64     /* candidates among which the nearest is taken */
+#define FOLLOW_FUEL 250000 /* of all nodes on the way of follow() */
+#define DEPTH_MAX   64     /* of an expression whose first bytes are told apart */
 
 /* At least so many characters must follow. */
 static uint32_t distance(const struct rp_grammar *g, uint32_t id) {
@@ -132,24 +132,32 @@ static uint32_t closer(struct rp_grammar *g, uint32_t id) {
 
 /* Follows closer() to what can match by its form. The nodes on the way are then decided too; each
  * costs what it does itself and what those after it do. The answer depends on the node alone: a
- * node that a whole search decided has failed here. */
+ * node that a whole search decided has failed here, and known nodes add what they cost. */
 static bool follow(struct rp_grammar *g, uint32_t id) {
     size_t base = g->work.count;
-    bool live = false, ok = distance(g, id) <= FOLLOW_MAX;
+    uint64_t total = 0;
+    bool live = false, ok = true;
     for (uint32_t at = id; ok && g->status == RP_OK;) {
-        uint8_t flags = node_at(g, at)->flags;
-        enum rx_answer answer = rx_quick_live(g, at);
-        live = answer == RX_LIVE || flags & NODE_FOLLOWED;
-        if (live || answer == RX_DEAD || flags & NODE_LIVE_KNOWN || !VEC_PUSH(g, &g->work, at))
+        struct node n = *node_at(g, at);
+        bool known = n.flags & NODE_FOLLOWED;
+        enum rx_answer answer = known ? RX_LIVE : rx_quick_live(g, at);
+        total += known ? n.total : 0;
+        live = answer == RX_LIVE && total <= FOLLOW_FUEL;
+        if (answer != RX_UNSURE || n.flags & NODE_LIVE_KNOWN || !VEC_PUSH(g, &g->work, at))
             break;
         uint32_t next = closer(g, at);
         g->nodes.at[at].closer = next;
-        ok = next != NODE_NONE && grammar_burn(g, 64);
+        total += g->nodes.at[at].cost;
+        ok = next != NODE_NONE && total <= FOLLOW_FUEL && grammar_burn(g, 64);
         at = next;
     }
     live = live && g->status == RP_OK;
-    for (size_t i = base; i < g->work.count && live; i++)
-        g->nodes.at[g->work.at[i]].flags |= NODE_FOLLOWED | NODE_LIVE_KNOWN | NODE_LIVE;
+    for (size_t i = base; i < g->work.count && live; i++) {
+        struct node *n = &g->nodes.at[g->work.at[i]];
+        n->flags |= NODE_FOLLOWED | NODE_LIVE_KNOWN | NODE_LIVE;
+        n->total = (uint32_t)total;
+        total -= n->cost;
+    }
     g->work.count = base;
     return live;
 }
