@@ -68,8 +68,7 @@ static void send_payload(struct rp_kv_publisher *publisher, void *socket, const 
     unsigned char number[8];
     for (int i = 0; i < 8; i++)
         number[i] = (unsigned char)(payload->number >> (8 * (7 - i)));
-    /* release: whoever gives it back has seen all of it, however libzmq hands it over. */
-    atomic_fetch_add_explicit(&payload->owners, 1, memory_order_release);
+    atomic_fetch_add_explicit(&payload->owners, 1, memory_order_relaxed);
     if (zmq->msg_init_data(&message, payload->bytes, payload->len, release, payload) != 0) {
         release(NULL, payload);
         return;
