@@ -2,6 +2,8 @@
  * The thread's own work, step after step, is in step_loop.c. */
 #include "engine/engine_internal.h"
 
+#include "backend/module.h"
+#include "backend/group.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -85,15 +87,21 @@ static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
 static int open_device(struct rp_engine *engine, struct rp_error *err) {
     engine->backend = engine->config.backend ? engine->config.backend : rp_backend_cpu();
     engine->device = engine->config.opened;
-    int status = engine->device
-                     ? RP_OK
-                     : engine->backend->open(&engine->config.device, &engine->device, err);
+    int status = engine->device ? RP_OK
+                                : rp_group_open(engine->backend, &engine->config.device,
+                                                &engine->backend, &engine->device, err);
     if (status != RP_OK)
         return status;
     engine->backend->info(engine->device, &engine->device_info);
     engine->backend->memory(engine->device, &engine->memory_opened);
     rp_engine_config_resolve(&engine->config, &engine->device_info);
-    return RP_OK;
+    if (!engine->model->ranks)
+        return rp_model_shard(engine->model, engine->device_info.ranks, err);
+    if (engine->model->ranks == engine->device_info.ranks)
+        return RP_OK;
+    return rp_error_set(err, RP_STATUS_INVALID,
+                        "the weights are divided among %u ranks, the device has %u",
+                        engine->model->ranks, engine->device_info.ranks);
 }
 
 static void set_memory_metrics(struct rp_engine *engine) {
@@ -105,6 +113,7 @@ static void set_memory_metrics(struct rp_engine *engine) {
         rp_gauge_set(&metrics->memory[RP_MEMORY_WEIGHTS],
                      (int64_t)rp_model_weight_bytes(engine->model));
         rp_gauge_set(&metrics->memory[RP_MEMORY_ACTIVATIONS], (int64_t)layout->arena_bytes);
+        rp_gauge_set(&metrics->memory[RP_MEMORY_WORKSPACE], (int64_t)layout->exchange_bytes);
         rp_gauge_set(&metrics->memory[RP_MEMORY_SLOTS], (int64_t)layout->state_bytes);
         rp_gauge_set(&metrics->memory[RP_MEMORY_KV], (int64_t)engine->kv_committed);
     }
@@ -175,6 +184,8 @@ int rp_engine_create(const struct rp_engine_config *config, struct rp_model *mod
         status = rp_model_emit(model, &program, err);
     if (status == RP_OK && config->plant_node)
         status = plant_node(&program, err);
+    if (status == RP_OK)
+        status = rp_backend_check_program(engine->backend, &program, err);
     if (status == RP_OK)
         status = make_all(engine, &program, err);
     if (status == RP_OK)

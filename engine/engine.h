@@ -86,6 +86,7 @@ struct rp_memory_plan {
     struct rp_memory_item items[RP_MEMORY_ITEMS_MAX];
     uint32_t item_count;
     uint64_t total_bytes;
+    uint32_t ranks;        /* devices of a group, each of which has all this; else 1 */
     uint64_t device_bytes; /* the GPU's whole memory; 0: the host's is the device's */
     bool measured;         /* a GPU: graphs and pool as they are, not as they were estimated */
     uint32_t page_tokens, page_count, host_page_count;
@@ -127,6 +128,11 @@ struct rp_engine_metrics {
     struct rp_histogram step_seconds[2];     /* of steps with decode rows alone, and of others */
     struct rp_histogram step_tokens;         /* live ones */
     struct rp_histogram step_device_seconds; /* on the device, by its clock */
+    /* As the device counts them (experts.h), for each layer with experts in each step: rows of an
+     * expert that has any, and rows of the fullest one divided by the mean of all. No bounds: the
+     * model has no experts. */
+    struct rp_histogram expert_rows, expert_imbalance;
+    struct rp_counter expert_layer_steps; /* layers with experts, summed over the steps */
     struct rp_histogram step_gap_seconds; /* device idle between two steps launched back to back */
     /* Pages of the KV pool (engine/observe/page_life.h): from the free list and back to it; unused
      * before their next request; unused when they were evicted. */
