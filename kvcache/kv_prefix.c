@@ -69,23 +69,30 @@ uint32_t rp_kv_prefix_find(const struct rp_kv_prefix *prefix, uint64_t salt, str
                            const int32_t *tokens) {
     uint32_t page = find_hash(prefix, hash);
     if (page == RP_KV_NO_PAGE || prefix->entries[page].salt != salt ||
+        prefix->entries[page].owner != 0 ||
         memcmp(tokens_of(prefix, page), tokens, prefix->page_tokens * sizeof *tokens) != 0)
         return RP_KV_NO_PAGE;
     return page;
 }
 
 bool rp_kv_prefix_insert(struct rp_kv_prefix *prefix, uint32_t page, uint64_t salt,
-                         struct rp_hash128 hash, const int32_t *tokens) {
+                         struct rp_hash128 hash, const int32_t *tokens, uint64_t owner) {
     struct rp_kv_prefix_entry *entry = &prefix->entries[page];
     uint32_t *bucket = bucket_of(prefix, hash);
     if (entry->used || find_hash(prefix, hash) != RP_KV_NO_PAGE)
         return false;
-    *entry = (struct rp_kv_prefix_entry){.hash = hash, .salt = salt, .next = *bucket, .used = true};
+    *entry = (struct rp_kv_prefix_entry){
+        .hash = hash, .salt = salt, .owner = owner, .next = *bucket, .used = true};
     *bucket = page;
     memcpy(tokens_of(prefix, page), tokens, prefix->page_tokens * sizeof *tokens);
     prefix->entry_count++;
     rp_kv_pool_keep(prefix->pool, page);
     return true;
+}
+
+void rp_kv_prefix_prove(struct rp_kv_prefix *prefix, uint32_t page, uint64_t owner) {
+    if (rp_kv_prefix_owns(prefix, page, owner))
+        prefix->entries[page].owner = 0;
 }
 
 bool rp_kv_prefix_contains(const struct rp_kv_prefix *prefix, uint32_t page) {
@@ -103,6 +110,7 @@ void rp_kv_prefix_remove(struct rp_kv_prefix *prefix, uint32_t page) {
     entry->used = false;
     prefix->entry_count--;
     rp_kv_pool_forget(prefix->pool, page);
+    prefix->pool->pages[page].dirty |= entry->owner != 0;
 }
 
 bool rp_kv_prefix_evict(struct rp_kv_prefix *prefix) {

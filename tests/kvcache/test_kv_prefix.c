@@ -41,7 +41,7 @@ static uint32_t insert(uint64_t salt, struct rp_hash128 before, const int32_t *t
     uint32_t page = rp_kv_pool_try_alloc(&pool);
     assert_int_not_equal(page, RP_KV_NO_PAGE);
     assert_true(rp_kv_prefix_insert(&prefix, page, salt, rp_kv_prefix_next(&prefix, before, tokens),
-                                    tokens));
+                                    tokens, 0));
     return page;
 }
 
@@ -71,9 +71,9 @@ static void test_an_equal_hash_of_other_tokens_is_no_hit_and_no_entry(void **sta
     (void)state;
     struct rp_hash128 hash = {3, 4};
     uint32_t page = rp_kv_pool_try_alloc(&pool), other = rp_kv_pool_try_alloc(&pool);
-    assert_true(rp_kv_prefix_insert(&prefix, page, 0, hash, one));
+    assert_true(rp_kv_prefix_insert(&prefix, page, 0, hash, one, 0));
     assert_int_equal(rp_kv_prefix_find(&prefix, 0, hash, two), RP_KV_NO_PAGE);
-    assert_false(rp_kv_prefix_insert(&prefix, other, 0, hash, two));
+    assert_false(rp_kv_prefix_insert(&prefix, other, 0, hash, two, 0));
     assert_int_equal(rp_kv_prefix_find(&prefix, 0, hash, one), page);
 }
 
@@ -82,7 +82,7 @@ static void test_content_computed_twice_keeps_the_first_page(void **state) {
     struct rp_hash128 root = rp_kv_prefix_root(&prefix, 0);
     uint32_t first = insert(0, root, one), second = rp_kv_pool_try_alloc(&pool);
     assert_false(
-        rp_kv_prefix_insert(&prefix, second, 0, rp_kv_prefix_next(&prefix, root, one), one));
+        rp_kv_prefix_insert(&prefix, second, 0, rp_kv_prefix_next(&prefix, root, one), one, 0));
     assert_int_equal(find(0, root, one), first);
     assert_false(rp_kv_prefix_contains(&prefix, second));
     rp_kv_pool_release(&pool, second, 0);
@@ -95,7 +95,7 @@ static void test_entries_that_share_a_bucket_live_and_go_apart(void **state) {
     for (uint64_t i = 0; i < 4; i++) {
         pages[i] = rp_kv_pool_try_alloc(&pool);
         assert_true(
-            rp_kv_prefix_insert(&prefix, pages[i], 0, (struct rp_hash128){5, 100 + i}, one));
+            rp_kv_prefix_insert(&prefix, pages[i], 0, (struct rp_hash128){5, 100 + i}, one, 0));
     }
     rp_kv_prefix_remove(&prefix, pages[1]);
     rp_kv_prefix_remove(&prefix, pages[3]);
