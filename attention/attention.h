@@ -24,7 +24,9 @@ struct rp_attention_args {
     void *out;      /* (tokens, out_stride) of out_dtype */
     size_t q_stride, out_stride;
     enum rp_dtype out_dtype; /* f32 or bf16 */
-    uint32_t heads, kv_heads, head_dim, layer, window;
+    uint32_t heads, kv_heads, head_dim, window;
+    uint32_t layer; /* among those of its pages; a program of one layer does not read it */
+    uint32_t table; /* entry of the slots' page tables at which this layer's begins */
     float scale;
     float soft_cap; /* scores become soft_cap * tanh(score / soft_cap); 0: no cap */
     /* This layer's mask program (rp_mask_at_layer), borrowed; window and soft_cap are ignored then.
@@ -45,7 +47,7 @@ struct rp_kv_write_args {
     struct rp_kv_layout kv;
     const float *k, *v; /* (tokens, stride) f32 */
     size_t k_stride, v_stride;
-    uint32_t layer;
+    uint32_t layer, table; /* as in attention */
 };
 
 /* Stores K and V of the live tokens [begin, end) at their positions, rounded to the page's type. */

@@ -32,3 +32,15 @@ uint64_t rp_kv_tokens_max(const struct rp_kv_groups *groups, uint32_t page_token
     }
     return fits;
 }
+
+uint64_t rp_kv_capacity(const struct rp_kv_groups *groups, uint32_t page_tokens, uint32_t chunk,
+                        uint64_t pages, uint32_t length) {
+    uint32_t windows = 0;
+    for (uint32_t g = 0; g < groups->count; g++)
+        windows += groups->window[g] != 0;
+    if (windows == 0)
+        return pages / rp_kv_group_count(groups) * page_tokens;
+    uint64_t each = rp_kv_pages_max(groups, page_tokens, chunk, length), whole = pages / each;
+    return whole * length +
+           rp_kv_tokens_max(groups, page_tokens, chunk, pages - whole * each, length);
+}

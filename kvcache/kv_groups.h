@@ -39,4 +39,9 @@ uint64_t rp_kv_pages_max(const struct rp_kv_groups *groups, uint32_t page_tokens
 uint64_t rp_kv_tokens_max(const struct rp_kv_groups *groups, uint32_t page_tokens, uint32_t chunk,
                           uint64_t pages, uint64_t limit);
 
+/* Tokens that `pages` pages hold: of sequences of `length` tokens, and of one more that fits beside
+ * them. Without windows the length does not matter. */
+uint64_t rp_kv_capacity(const struct rp_kv_groups *groups, uint32_t page_tokens, uint32_t chunk,
+                        uint64_t pages, uint32_t length);
+
 #endif

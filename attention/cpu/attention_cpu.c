@@ -103,7 +103,7 @@ static void attend(const struct rp_attention_args *args, uint32_t token, uint32_
     const struct rp_live_row *live = rp_attention_live_row(&args->step, token);
     uint32_t head_dim = args->head_dim;
     struct row row = {.args = args,
-                      .pages = rp_attention_pages(&args->step, live),
+                      .pages = rp_attention_pages(&args->step, live, args->table),
                       .params = rp_attention_params(&args->step, live),
                       .q = args->q + token * args->q_stride + (size_t)head * head_dim,
                       .position = args->step.positions[token],
@@ -170,7 +170,8 @@ void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint
         if (!row)
             continue;
         uint32_t position = args->step.positions[t];
-        uint32_t page = rp_attention_pages(&args->step, row)[position / kv->page_tokens];
+        uint32_t page =
+            rp_attention_pages(&args->step, row, args->table)[position / kv->page_tokens];
         uint32_t in_page = position % kv->page_tokens;
         for (uint32_t head = 0; head < kv->kv_heads; head++) {
             size_t column = (size_t)head * kv->head_dim;

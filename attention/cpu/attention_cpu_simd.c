@@ -124,7 +124,7 @@ static void locate(const struct rp_attention_args *args, const struct rp_attenti
                    uint32_t first, uint32_t last, uint32_t at, struct block *block) {
     const struct rp_kv_layout *kv = &args->kv;
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
-    const uint32_t *pages = rp_attention_pages(&args->step, row);
+    const uint32_t *pages = rp_attention_pages(&args->step, row, args->table);
     size_t key_bytes = (size_t)kv->head_dim * rp_dtype_bytes(kv->dtype);
     block->begin = block->end = 0;
     if (at > last)
@@ -152,7 +152,7 @@ static void locate_seen(const struct rp_attention_args *args,
                         const struct rp_attention_seen *seen, struct block *block) {
     const struct rp_kv_layout *kv = &args->kv;
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
-    const uint32_t *pages = rp_attention_pages(&args->step, row);
+    const uint32_t *pages = rp_attention_pages(&args->step, row, args->table);
     size_t key_bytes = (size_t)kv->head_dim * rp_dtype_bytes(kv->dtype);
     const unsigned char *k = NULL, *v = NULL;
     block->begin = (uint32_t)__builtin_ctzll(seen->any);
