@@ -1,11 +1,12 @@
 /* attention.h - softmax(q k^T * scale) v over a paged cache, causal, with an optional window.
  *
  * One (token, query head) reads the keys [first, position] of its sequence through the slot's page
- * table; first = window ? max(0, position + 1 - window) : 0. Query head h uses KV head h / (heads /
- * kv_heads). Scores, softmax and sums are f32; K and V are read in the page's type. The order over
- * keys depends only on the position and the window: the result is bit-equal for decode, prefill,
- * any chunk and any batch. Dead rows (padding, finished slots) write nothing. Thread: the workers
- * of one job. The scalar reference is attention_cpu.c; attention_cpu_simd.c has the fast
+ * table; first = window ? max(0, position + 1 - window) : 0. Query head h uses KV head h / (heads
+ * / kv_heads). With sinks the softmax of head h has one more entry, exp(sinks[h]), and the output
+ * is that much smaller. Scores, softmax and sums are f32; K and V are read in the page's type. The
+ * order over keys depends only on the position and the window: the result is bit-equal for decode,
+ * prefill, any chunk and any batch. Dead rows (padding, finished slots) write nothing. Thread: the
+ * workers of one job. The scalar reference is attention_cpu.c; attention_cpu_simd.c has the fast
  * variants. */
 #ifndef RP_ATTENTION_ATTENTION_H
 #define RP_ATTENTION_ATTENTION_H
@@ -32,6 +33,9 @@ struct rp_attention_args {
     /* This layer's mask program (rp_mask_at_layer), borrowed; window and soft_cap are ignored then.
      * NULL: causal, window and cap only. Its parameters are read from the row's slot. */
     const struct rp_mask *mask;
+    /* (heads) f32: a logit of each head that joins the maximum and the sum of its softmax, after
+     * scale, cap and rules, and has no value. NULL: none. */
+    const float *sinks;
 };
 
 typedef void (*rp_attention_fn)(const struct rp_attention_args *args,

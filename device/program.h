@@ -116,7 +116,8 @@ struct rp_op {
     struct rp_view in[RP_OP_INPUTS_MAX]; /* those from in_count on are undefined */
     struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
     const struct rp_matrix *weight;      /* EMBED, LINEAR */
-    /* NORM: weight (group) f32; LAYER_NORM: weight (cols); LINEAR: bias (n) f32 or NULL */
+    /* NORM: weight (group) f32; LAYER_NORM: weight (cols); LINEAR: bias (n) f32 or NULL;
+     * ATTENTION: sinks (heads) f32 or NULL */
     const float *vector;
     const float *bias; /* LAYER_NORM: (cols) f32 or NULL */
     /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32; SCALE: (positions) f32 or NULL */
@@ -148,6 +149,9 @@ struct rp_op {
              * Borrowed: it outlives every graph. */
             const struct rp_mask *mask;
             const char *mask_text; /* its canonical text, borrowed alike; NULL: no program */
+            /* vector has a logit of each head, which joins its softmax's maximum and sum, after
+             * scale and caps; true in a described model too, whose vector is NULL */
+            bool sinks;
         } attention;
         struct {
             enum rp_activation fn;

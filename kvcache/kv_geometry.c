@@ -9,7 +9,7 @@ struct layer_class {
     uint32_t window, kv_heads, head_dim;
     uint32_t layers;
     size_t layer_bytes; /* of one layer in a page */
-    /* Of the chosen page: layers to a page; the group that is being filled, and its layers. */
+    /* With the chosen page: layers to a page; the group that is being filled, and its layers. */
     uint32_t places, group, filled;
 };
 

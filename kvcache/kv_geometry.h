@@ -35,7 +35,7 @@ struct rp_kv_place {
 
 struct rp_kv_geometry {
     struct rp_kv_groups groups;
-    /* By group: layers, heads and strides of its pages; base is NULL. page_stride is that of all. */
+    /* By group: layers, heads and strides of its pages; base is NULL. All have one page_stride. */
     struct rp_kv_layout layouts[RP_KV_GROUPS_MAX];
     uint32_t layers_in[RP_KV_GROUPS_MAX]; /* layers that the group has; may be fewer than places */
     uint32_t layer_count;

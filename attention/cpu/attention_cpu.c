@@ -2,7 +2,8 @@
  *
  *   s_j   = scale * (q . k_j)              j ascending, over the keys that the token sees: first .. position, or those
  *           cap * tanh(s_j / cap)          that the program lets it see; the cap, or the program's score rules
- *   out   = sum_j exp(s_j - max s) v_j / sum_j exp(s_j - max s)          zeros where no key is seen */
+ *   out   = sum_j exp(s_j - m) v_j / (sum_j exp(s_j - m) + exp(sink - m))       m = max(s, sink); zeros where no
+ *           key is seen; without sinks, exp(sink - m) is 0 */
 #include "attention/cpu/attention_blocks.h"
 #include "base/bf16.h"
 #include "device/quantize_row.h"
@@ -109,8 +110,9 @@ static void attend(const struct rp_attention_args *args, uint32_t token, uint32_
                       .position = args->step.positions[token],
                       .head = head,
                       .kv_head = head / (args->heads / args->kv_heads),
-                      .max = -INFINITY};
+                      .max = args->sinks ? args->sinks[head] : -INFINITY};
     each_key(&row, token, find_max);
+    row.total = args->sinks ? expf(args->sinks[head] - row.max) : 0.0f;
     each_key(&row, token, add_key);
     size_t at = token * args->out_stride + (size_t)head * head_dim;
     for (uint32_t d = 0; d < head_dim; d++) {
