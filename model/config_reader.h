@@ -1,5 +1,5 @@
 /* config_reader.h - reads the keys of one JSON object of a model's configuration, with checks.
- * The first failure stays in `status`; every later call does nothing. */
+ * The first failure stays in `*status` and `err`; later ones are not recorded. */
 #ifndef RP_MODEL_CONFIG_READER_H
 #define RP_MODEL_CONFIG_READER_H
 
@@ -19,7 +19,7 @@ struct rp_config_reader {
     const char *file; /* for messages */
     const json_t *object;
     struct rp_error *err;
-    int status;
+    int *status;                 /* one for all readers of a file, as `err` is */
     struct rp_config_keys *keys; /* NULL: not kept */
 };
 

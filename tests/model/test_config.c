@@ -525,6 +525,17 @@ static void test_bad_values_are_refused_with_file_and_key(void **state) {
     }
 }
 
+static void test_the_first_of_several_mistakes_is_reported_whole(void **state) {
+    struct fixture *f = *state;
+    const struct entry changes[] = {
+        {"rope_theta", "\"x\""}, {"rope_scaling", "{\"rope_type\":\"x\"}"}, {"attention_y", "1"}};
+    write_config(f, changes, 3);
+    assert_int_equal(load(f), RP_STATUS_FORMAT);
+    assert_int_equal(f->err.status, RP_STATUS_FORMAT);
+    assert_string_equal(f->err.text, "config.json: rope_theta must be a number");
+    assert_string_equal(f->err.hint, "");
+}
+
 static void test_weights_that_a_family_lacks_are_refused(void **state) {
     struct fixture *f = *state;
     const struct entry mistral[] = {{"architectures", "[\"MistralForCausalLM\"]"},
@@ -659,6 +670,7 @@ int main(void) {
         TEST(test_the_newer_key_dtype_is_read_too),
         TEST(test_generation_config_adds_stop_ids_and_sampling_defaults),
         TEST(test_bad_values_are_refused_with_file_and_key),
+        TEST(test_the_first_of_several_mistakes_is_reported_whole),
         TEST(test_weights_that_a_family_lacks_are_refused),
         TEST(test_files_that_are_no_configuration_are_refused),
         TEST(test_what_is_no_model_directory_is_refused_by_what_it_is),
