@@ -90,13 +90,17 @@ static void condemn_page(struct rp_scheduler *scheduler, uint32_t page) {
     scheduler->pool.pages[page].dirty = true;
 }
 
-/* The pages of its prompt that it gave back: its tables may name pages of others by now. */
+/* The pages of its prompt that it read or wrote and gave back. Its tables may name pages of others
+ * by now, so they are looked up. */
 static void condemn_passed(struct rp_scheduler *scheduler, const struct rp_sequence *sequence) {
     const struct rp_kv_prefix *prefix = &scheduler->prefix;
-    uint32_t page_tokens = scheduler->config.page_tokens, end = 0;
+    uint32_t page_tokens = scheduler->config.page_tokens, end = 0, begin[RP_KV_GROUPS_MAX];
     struct rp_hash128 chain = rp_kv_prefix_root(prefix, sequence->salt);
-    for (uint32_t g = 0; g < scheduler->group_count; g++)
+    for (uint32_t g = 0; g < scheduler->group_count; g++) {
+        begin[g] = rp_kv_first_page(scheduler->config.groups.window[g], page_tokens,
+                                    sequence->request->cached_tokens);
         end = RP_MAX(end, sequence->held[g].first);
+    }
     end = RP_MIN(end, sequence->prompt_count / page_tokens);
     for (uint32_t i = 0; i < end; i++) {
         const int32_t *tokens = sequence->request->prompt + (size_t)i * page_tokens;
@@ -104,7 +108,7 @@ static void condemn_passed(struct rp_scheduler *scheduler, const struct rp_seque
         for (uint32_t g = 0; g < scheduler->group_count; g++) {
             uint32_t page =
                 rp_kv_prefix_find(prefix, sequence->salt, rp_kv_prefix_of_group(chain, g), tokens);
-            if (page != RP_KV_NO_PAGE)
+            if (page != RP_KV_NO_PAGE && i >= begin[g] && i < sequence->held[g].first)
                 condemn_page(scheduler, page);
         }
     }
