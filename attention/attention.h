@@ -36,6 +36,7 @@ struct rp_attention_args {
     /* (heads) f32: a logit of each head that joins the maximum and the sum of its softmax, after
      * scale, cap and rules, and has no value. NULL: none. */
     const float *sinks;
+    uint32_t first_head; /* h of head 0 in the program: a rank of a group has some of the heads */
 };
 
 typedef void (*rp_attention_fn)(const struct rp_attention_args *args,

@@ -147,7 +147,10 @@ static void size_step(const struct rp_engine_config *config, const struct rp_mod
     step->vocab = model->config.vocab;
     step->mask_capacity = rp_mask_capacity(step->row_capacity);
     step->late_copies = out->on_gpu;
-    step->stamp_capacity = program->op_count * (out->on_gpu ? LAUNCHES_PER_OP : 1);
+    /* On the CPU an exchange between ranks is two launches. */
+    step->stamp_capacity = program->op_count * (out->on_gpu          ? LAUNCHES_PER_OP
+                                                : program->ranks > 1 ? 2
+                                                                     : 1);
 }
 
 /* Groups of the same window and format, together. */
@@ -182,6 +185,7 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     plan->item_count = 0;
     plan->total_bytes = 0;
     plan->device_bytes = out->gpu.total;
+    plan->ranks = RP_MAX(model->ranks, 1u);
     plan->measured = out->gpu.measured;
     if (gpu)
         add_item(plan, "context", uses[RP_MEMORY_CONTEXT], false, "the driver, other processes");
@@ -200,6 +204,8 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     add_item(plan, "swap pool", (uint64_t)out->host_page_count * page_bytes, gpu, detail);
     snprintf(detail, sizeof detail, "shared by %u buckets", out->buckets.count);
     add_item(plan, "activations", out->arena_bytes, false, detail);
+    if (out->exchange_bytes && !gpu) /* on a GPU it is workspace */
+        add_item(plan, "exchange", out->exchange_bytes, false, "what a rank gives to the others");
     if (gpu) {
         add_item(plan, "workspace", uses[RP_MEMORY_WORKSPACE], false, "of kernels");
         add_item(plan, "graphs", uses[RP_MEMORY_GRAPHS], false,
@@ -227,7 +233,7 @@ static void describe_kv(const struct rp_engine_config *config, const struct rp_m
                         struct rp_kv_layer *layers) {
     bool groups = device->kv_groups && !config->no_kv_groups && !layout->whole_prompts;
     for (uint32_t i = 0; i < model->config.layers; i++)
-        layers[i] = (struct rp_kv_layer){device->kv_groups ? 0 : model->config.kv_heads,
+        layers[i] = (struct rp_kv_layer){device->kv_groups ? 0 : rp_model_rank_kv_heads(model),
                                          model->config.head_dim, 0, i};
     for (uint32_t i = 0; i < program->op_count && device->kv_groups; i++) {
         const struct rp_op *op = &program->ops[i];
@@ -283,7 +289,10 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
     if (status != RP_OK)
         return status;
     uint64_t weights = model->loaded ? 0 : rp_model_weight_bytes(model);
-    uint64_t used = weights + out->arena_bytes;
+    for (uint32_t i = 0; i < out->buckets.count && program->ranks > 1; i++)
+        out->exchange_bytes = RP_MAX(
+            out->exchange_bytes, 2 * rp_program_exchange_bytes(program, &out->buckets.buckets[i]));
+    uint64_t used = weights + out->arena_bytes + out->exchange_bytes;
     uint64_t left = device->memory_bytes > used ? device->memory_bytes - used : 0;
     if (out->on_gpu)
         status = rp_gpu_plan_estimate(config, model, program, memory, wanted_len, out, &left, err);

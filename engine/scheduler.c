@@ -127,6 +127,10 @@ int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_sche
     scheduler->group_count = rp_kv_group_count(&config->groups);
     for (uint32_t g = 0; g < scheduler->group_count; g++)
         scheduler->windowed_count += config->groups.window[g] != 0;
+    /* One without a window, if there is: its pages are there as long as any can be found. */
+    while (scheduler->lead_group + 1 < scheduler->group_count &&
+           config->groups.window[scheduler->lead_group])
+        scheduler->lead_group++;
     if (!buckets || !alloc_arrays(scheduler)) {
         status =
             rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %u slots of %u pages",
@@ -298,6 +302,13 @@ void rp_scheduler_watch_pages(struct rp_scheduler *scheduler,
                               void *ctx) {
     scheduler->pool.note = note;
     scheduler->pool.note_ctx = ctx;
+}
+
+void rp_scheduler_watch_prefix(struct rp_scheduler *scheduler,
+                               void (*note)(void *ctx, const struct rp_kv_prefix_change *change),
+                               void *ctx) {
+    scheduler->prefix.note = note;
+    scheduler->prefix.note_ctx = ctx;
 }
 
 uint32_t rp_scheduler_page_map(const struct rp_scheduler *scheduler, uint32_t *out,

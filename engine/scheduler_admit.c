@@ -57,8 +57,8 @@ static uint32_t first_needed(const struct rp_scheduler *scheduler, uint32_t grou
 static bool match_page(const struct rp_scheduler *scheduler, uint32_t index, uint64_t salt,
                        struct rp_hash128 hash, const int32_t *tokens, uint32_t *run_begin) {
     for (uint32_t g = 0; g < scheduler->group_count; g++) {
-        uint32_t page =
-            rp_kv_prefix_find(&scheduler->prefix, salt, rp_kv_prefix_of_group(hash, g), tokens);
+        uint32_t page = rp_kv_prefix_find(&scheduler->prefix, salt,
+                                          rp_sched_group_hash(scheduler, hash, g), tokens);
         scheduler->match[g * scheduler->pages_per_slot + index] = page;
         if (page != RP_KV_NO_PAGE)
             continue;

@@ -106,8 +106,8 @@ static void condemn_passed(struct rp_scheduler *scheduler, const struct rp_seque
         const int32_t *tokens = sequence->request->prompt + (size_t)i * page_tokens;
         chain = rp_kv_prefix_next(prefix, chain, tokens);
         for (uint32_t g = 0; g < scheduler->group_count; g++) {
-            uint32_t page =
-                rp_kv_prefix_find(prefix, sequence->salt, rp_kv_prefix_of_group(chain, g), tokens);
+            uint32_t page = rp_kv_prefix_find(prefix, sequence->salt,
+                                              rp_sched_group_hash(scheduler, chain, g), tokens);
             if (page != RP_KV_NO_PAGE && i >= begin[g] && i < sequence->held[g].first)
                 condemn_page(scheduler, page);
         }

@@ -113,6 +113,7 @@ struct rp_scheduler {
     struct rp_kv_prefix prefix;           /* only with config.prefix_cache */
     uint32_t pages_per_slot;              /* of one group */
     uint32_t group_count, windowed_count; /* windowed: groups with a window */
+    uint32_t lead_group;                  /* the one whose prefix entries are noted */
     uint32_t token_budget;
 
     struct rp_sequence *sequences; /* (slot_count), by slot */
@@ -157,6 +158,11 @@ struct rp_scheduler {
 
 static inline uint32_t rp_sched_pages_of(const struct rp_scheduler *scheduler, uint64_t tokens) {
     return (uint32_t)RP_CEIL_DIV(tokens, scheduler->config.page_tokens);
+}
+/* The hash of a group's page; the lead group's is the chain's. */
+static inline struct rp_hash128 rp_sched_group_hash(const struct rp_scheduler *scheduler,
+                                                    struct rp_hash128 chain, uint32_t group) {
+    return rp_kv_prefix_of_group(chain, group ^ scheduler->lead_group);
 }
 static inline bool rp_sequence_in_prompt(const struct rp_sequence *sequence) {
     return sequence->planned_length < sequence->prompt_count;

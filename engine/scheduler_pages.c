@@ -76,12 +76,17 @@ static void enter_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequ
         const int32_t *tokens = page_token_ids(scheduler, sequence, index);
         if (index == 0)
             sequence->chain = rp_kv_prefix_root(&scheduler->prefix, sequence->salt);
+        struct rp_kv_prefix_link link = {.salt = sequence->salt,
+                                         .previous = sequence->chain,
+                                         .owner = index < clean ? 0 : sequence->age};
         sequence->chain = rp_kv_prefix_next(&scheduler->prefix, sequence->chain, tokens);
-        for (uint32_t g = 0; g < scheduler->group_count; g++)
+        for (uint32_t g = 0; g < scheduler->group_count; g++) {
+            link.hash = rp_sched_group_hash(scheduler, sequence->chain, g);
+            link.is_silent = g != scheduler->lead_group;
             if (sequence->state == RP_SEQUENCE_RUNNING && index >= sequence->held[g].first)
-                rp_kv_prefix_insert(&scheduler->prefix, sequence->held[g].table[index],
-                                    sequence->salt, rp_kv_prefix_of_group(sequence->chain, g),
-                                    tokens, index < clean ? 0 : sequence->age);
+                rp_kv_prefix_enter(&scheduler->prefix, sequence->held[g].table[index], &link,
+                                   tokens);
+        }
     }
 }
 

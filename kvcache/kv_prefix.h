@@ -16,8 +16,9 @@
  * is the chain's, altered by the group.
  *
  * Unproven entries: a page may have to leave its sequence before anything proved that it holds no
- * NaN. It is entered with the sequence as its owner: it stays in the cache, but nobody finds it
- * until the owner has proved it. A page whose unproven entry is removed is marked dirty.
+ * NaN. It is entered with the sequence as its owner: it stays in the cache, but nobody finds it,
+ * and no change is noted, until the owner has proved it. A page whose unproven entry is removed is
+ * marked dirty.
  *
  * Thread: engine thread only. Memory: all at init. Errors: init only. */
 #ifndef RP_KVCACHE_KV_PREFIX_H
@@ -28,10 +29,27 @@
 
 struct rp_kv_prefix_entry {
     struct rp_hash128 hash;
+    struct rp_hash128 previous;
     uint64_t salt;
     uint64_t owner; /* 0: proven, anybody may find it */
     uint32_t next;  /* page of the next entry in the same bucket */
     bool used;
+    bool is_silent; /* its changes are not noted */
+};
+
+/* What a page is entered as. */
+struct rp_kv_prefix_link {
+    uint64_t salt;
+    struct rp_hash128 previous, hash; /* the link before it, and its own */
+    uint64_t owner;                   /* 0, or whose proof it still needs */
+    bool is_silent;                   /* not noted: another group's page tells the same */
+};
+
+/* A page's content can be found from now on, or no longer. */
+struct rp_kv_prefix_change {
+    struct rp_hash128 hash, previous; /* previous: of the page before; only when it was entered */
+    const int32_t *tokens;            /* (page_tokens) of an entered page; NULL: it was removed */
+    bool is_first;                    /* entered: no page comes before it */
 };
 
 struct rp_kv_prefix {
@@ -43,6 +61,9 @@ struct rp_kv_prefix {
     uint32_t page_tokens;
     uint32_t entry_count;
     uint64_t hash_key;
+    /* NULL, or called for every change, after it. */
+    void (*note)(void *ctx, const struct rp_kv_prefix_change *change);
+    void *note_ctx;
 };
 
 /* The pool is borrowed and must outlive the prefix table. */
@@ -55,7 +76,7 @@ struct rp_hash128 rp_kv_prefix_root(const struct rp_kv_prefix *prefix, uint64_t 
 struct rp_hash128 rp_kv_prefix_next(const struct rp_kv_prefix *prefix, struct rp_hash128 previous,
                                     const int32_t *tokens);
 
-/* The hash of a group's page, from the chain's. */
+/* The hash of a group's page, from the chain's: the same for group 0. */
 static inline struct rp_hash128 rp_kv_prefix_of_group(struct rp_hash128 chain, uint32_t group) {
     chain.low ^= group;
     return chain;
@@ -64,10 +85,12 @@ static inline struct rp_hash128 rp_kv_prefix_of_group(struct rp_hash128 chain, u
 /* The proven page with this content, or RP_KV_NO_PAGE. It is not acquired. */
 uint32_t rp_kv_prefix_find(const struct rp_kv_prefix *prefix, uint64_t salt, struct rp_hash128 hash,
                            const int32_t *tokens);
-/* Enters a referenced page; owner: 0, or whose proof it still needs. False: the content (or its
- * hash) is there already, the page stays as it is. */
+/* Enters a referenced page; `previous` is the link before `hash`. False: the content (or its hash)
+ * is there already, the page stays as it is. */
 bool rp_kv_prefix_insert(struct rp_kv_prefix *prefix, uint32_t page, uint64_t salt,
-                         struct rp_hash128 hash, const int32_t *tokens, uint64_t owner);
+                         struct rp_hash128 previous, struct rp_hash128 hash, const int32_t *tokens);
+bool rp_kv_prefix_enter(struct rp_kv_prefix *prefix, uint32_t page,
+                        const struct rp_kv_prefix_link *link, const int32_t *tokens);
 /* Whether the page's entry is unproven and this owner's. */
 static inline bool rp_kv_prefix_owns(const struct rp_kv_prefix *prefix, uint32_t page,
                                      uint64_t owner) {

@@ -84,8 +84,8 @@ MUTANTS = {
     "unproven_found": ("pages that left their window are found before their proof", [
         ("scheduler_pages.c", "index < clean ? 0 : sequence->age", "0")]),
     "group_mixed_up": ("pages of one group are found by another", [
-        ("scheduler_pages.c", "rp_kv_prefix_of_group(sequence->chain, g)",
-         "rp_kv_prefix_of_group(sequence->chain, scheduler->group_count - 1 - g)")]),
+        ("scheduler_pages.c", "rp_sched_group_hash(scheduler, sequence->chain, g)",
+         "rp_sched_group_hash(scheduler, sequence->chain, scheduler->group_count - 1 - g)")]),
     "tenant_kept": ("a tenant counts sequences that are closed", [
         ("scheduler_tenants.c", "    tenant->admitted--;\n", "")]),
     "withheld_kept": ("a withheld row's sequence goes on", [
