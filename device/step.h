@@ -205,7 +205,7 @@ struct rp_result_header {
 /* Sizes, fixed at start. */
 struct rp_step_config {
     uint32_t slot_count;
-    uint32_t pages_per_slot; /* of all its page tables, one for each group of layers */
+    uint32_t pages_per_slot;       /* of all its page tables, one for each group of layers */
     uint32_t row_capacity;         /* rows of a step */
     uint32_t token_capacity;       /* tokens of a step, padding included */
     uint32_t logit_row_capacity;   /* logit rows of a step, padding included */
