@@ -378,9 +378,11 @@ static void read_switches(struct source *s) {
     if (strcmp(architecture, "StableLmForCausalLM") == 0) {
         put(s, "use_qkv_bias", json_boolean(qkv_bias));
         put(s, "use_parallel_residual", json_boolean(!has_tensor(s, "blk.0.ffn_norm.weight")));
-        if (has_tensor(s, "blk.0.attn_q_norm.weight"))
-            refuse(s, RP_STATUS_UNSUPPORTED, "block_count",
-                   "layers have norms of q and k, which is not supported in such files");
+        if (has_tensor(s, "blk.0.attn_q_norm.weight") && s->status == RP_OK)
+            s->status = rp_error_set(s->err, RP_STATUS_UNSUPPORTED,
+                                     "%s: tensor blk.0.attn_q_norm.weight: norms of q and k are "
+                                     "not supported in files of stablelm",
+                                     s->gguf.name);
         return;
     }
     if (strcmp(architecture, "CohereForCausalLM") == 0)

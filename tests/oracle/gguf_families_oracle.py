@@ -199,6 +199,8 @@ def check_refusals(folder):
     refused("granite", lambda w: w.add_sliding_window_pattern([True] * 4), "granite.attention.sliding_window_pattern")
     refused("llama", None, "llama.attention.scale")
     refused("qwen2", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE), "qwen2.")
+    model.config.update(attention_multiplier=None, embedding_multiplier=None, residual_multiplier=None, logits_scaling=None)
+    refused("stablelm", lambda w: w.add_tensor("blk.0.attn_q_norm.weight", np.ones((4, 16), np.float32)), "blk.0.attn_q_norm.weight")
     refused("chatglm", None, "chatglm", "command-r, cohere2")
 
 
