@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+enum { PAGE_BYTES = 4096, TOUCH_BYTES = 64 << 10 };
+
 static _Atomic uint64_t alloc_count;
 static _Atomic uint64_t alloc_fail_at;
 
@@ -26,8 +28,17 @@ uint64_t rp_alloc_count(void) { return atomic_load_explicit(&alloc_count, memory
 
 void *rp_alloc(size_t size) { return must_fail() ? NULL : malloc(size ? size : 1); }
 
+/* The system gives large blocks without pages. */
+static void touch_pages(volatile char *block, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += PAGE_BYTES)
+        block[at] = 0;
+}
+
 void *rp_calloc(size_t count, size_t size) {
-    return must_fail() ? NULL : calloc(count ? count : 1, size ? size : 1);
+    void *block = must_fail() ? NULL : calloc(count ? count : 1, size ? size : 1);
+    if (block && count * size >= TOUCH_BYTES)
+        touch_pages(block, count * size);
+    return block;
 }
 
 void *rp_realloc(void *ptr, size_t size) {

@@ -11,6 +11,15 @@
  * rounds to nearest even; sums, norms, softmax and logits are f32. The input of a GEMM has the
  * dtype of its weights, so it is rounded when the operator before it stores it.
  *
+ * Groups: with ranks above 1 the program is that of every rank of a group (tensor parallel). All
+ * ranks run the same operators on tensors of the same shapes; their weights and vectors differ.
+ * `weight` is an array with a matrix for each rank, and a vector has one for each rank at a
+ * distance of vector_step elements. backend/group.h makes of it what is lowered for a rank.
+ *
+ * ALLREDUCE, the rounding point of a group: element x of rank r is rounded once to the payload's
+ * type, and every rank gets the f32 sum of the rounded values in rank order, whatever the size of
+ * the tensor:   x = ((round(x_0) + round(x_1)) + round(x_2)) + ..
+ *
  * Memory: a program owns its arrays (rp_program_deinit); matrices and vectors are borrowed from the
  * weights, which outlive every graph. Lowering copies what it needs: a program may be freed
  * after. */
@@ -52,12 +61,20 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(ACTIVATION, "activation") /* out[n] = act(in[0, n)) * in[n, 2n) */                           \
     X(ADD, "add")               /* out = in0 + in1 (out may be in0) */                             \
     X(GATHER_ROWS, "gather_rows") /* out[logit row] = in[token of that logit row] */               \
-    X(SAMPLE, "sample") /* in0 = logits: choose tokens, advance slots, publish results */          \
-    X(ALLREDUCE,                                                                                   \
-      "allreduce")          /* in place: the sum over the group's devices; groups of one today */  \
-    X(SOFT_CAP, "soft_cap") /* out = cap * tanh(in0 / cap), f32; out may be in0 */                 \
-    X(SCALE, "scale")       /* out = in0 * factor (* table[position]); out may be in0 */           \
-    X(LAYER_NORM, "layer_norm") /* LayerNorm over groups of `group` columns */
+    X(SAMPLE, "sample")         /* in0 = logits: choose tokens, advance slots, publish results */  \
+    X(ALLREDUCE, "allreduce")   /* in place: the sum over the group's ranks (u.exchange) */        \
+    X(SOFT_CAP, "soft_cap")     /* out = cap * tanh(in0 / cap), f32; out may be in0 */             \
+    X(SCALE, "scale")           /* out = in0 * factor (* table[position]); out may be in0 */       \
+    X(LAYER_NORM, "layer_norm") /* LayerNorm over groups of `group` columns */                     \
+    X(ALLGATHER, "allgather")   /* out = the in0 of every rank side by side, f32 */                \
+    X(GROUP_NORM,                                                                                  \
+      "group_norm") /* in place: RMSNorm over the columns of all ranks, times vector */            \
+    X(ROUTE,                                                                                       \
+      "route") /* in0 = router logits: out = weights of the row's experts, then their ids */       \
+    X(EXPERT_ORDER, "expert_order")     /* in0 = ids: out = the rows' choices sorted by expert */  \
+    X(EXPERT_GATE_UP, "expert_gate_up") /* in0 = rows, in1 = order: out = act(gate) * up */        \
+    X(EXPERT_DOWN, "expert_down") /* in0 = gate_up's rows, in1 = order: out = a row per choice */  \
+    X(EXPERT_SUM, "expert_sum")   /* in0 = down's rows, in1 = route's: their weighted sum */
 
 enum rp_op_kind {
 #define X(name, text) RP_OP_##name,
@@ -76,12 +93,38 @@ enum rp_rows {
 };
 
 /* The rows that tensors and operators share. Row i means the same in all tensors of a domain. Every
- * program has the three domains of enum rp_rows, at the indexes of their kinds. */
+ * program has the three domains of enum rp_rows, at the indexes of their kinds; networks with
+ * experts add some whose rows are a multiple of those: one for each (token, chosen expert). */
 struct rp_domain {
     const char *name; /* static text */
     enum rp_rows kind;
+    uint32_t factor, extra; /* rows of the kind * factor + extra */
 };
 #define RP_DOMAINS_MAX 8
+
+/* How router logits become scores. */
+enum rp_route_score {
+    RP_ROUTE_SOFTMAX,        /* over all experts, before the choice */
+    RP_ROUTE_SOFTMAX_CHOSEN, /* over the chosen ones: the choice is by logits */
+    RP_ROUTE_SIGMOID
+};
+
+/* A row chooses `used` of `count` experts.
+ *
+ * Layouts, which let all kernels of a captured graph have shapes that do not depend on the choices
+ * (k = used, T = tokens of the bucket; a choice c = row * k + rank of the expert in its row):
+ *   route         (T, 2k) f32      k weights, then k ids as numbers, by falling score
+ *   order         (T k + count + 1, 1) i32   offsets of the experts (count + 1), then the choices
+ *                                  sorted by expert and, within one, by row. Positions
+ *                                  [offsets[e], offsets[e + 1]) belong to expert e. Counts stay on
+ *                                  the device
+ *   gate_up       (T k, n)         row i is position i of the order
+ *   down          (T k, hidden)    row c is choice c, wherever it was computed
+ * The sum adds a row's k choices by rank, so its order depends on the row alone. */
+struct rp_experts {
+    uint32_t count, used; /* 1 <= used <= count <= RP_EXPERTS_MAX */
+};
+#define RP_EXPERTS_MAX 1024u
 
 enum rp_activation { RP_ACTIVATION_SILU, RP_ACTIVATION_GELU_TANH };
 
@@ -115,15 +158,22 @@ struct rp_op {
     uint32_t in_count;
     struct rp_view in[RP_OP_INPUTS_MAX]; /* those from in_count on are undefined */
     struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
-    const struct rp_matrix *weight;      /* EMBED, LINEAR */
-    /* NORM: weight (group) f32; LAYER_NORM: weight (cols); LINEAR: bias (n) f32 or NULL */
+    /* EMBED, LINEAR: (ranks); EXPERT_GATE_UP, EXPERT_DOWN: the matrices of all experts in order */
+    const struct rp_matrix *weight;
+    /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or
+     * NULL; ROUTE: added to the scores for the choice (count) f32, or NULL */
     const float *vector;
+    /* Elements from a rank\'s vector to the next one\'s; 0: all have the same. */
+    uint32_t vector_step;
     const float *bias; /* LAYER_NORM: (cols) f32 or NULL */
     /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32; SCALE: (positions) f32 or NULL */
     const float *table;
     union {
         struct {
             float scale;
+            /* The ids [first_id, first_id + weight->rows) are this rank's; others are rows of zeros
+             * where the program has ranks. */
+            uint32_t first_id;
         } embed;
         struct {
             float eps;
@@ -132,6 +182,7 @@ struct rp_op {
         } norm;
         struct {
             bool bias; /* adds vector; true in a described model too, whose vector is NULL */
+            bool first_rank_bias; /* rank 0 alone adds it: the outputs of all ranks are summed */
         } linear;
         struct {
             uint32_t heads, head_dim, rotary_dim, position_count;
@@ -141,9 +192,10 @@ struct rp_op {
         } kv_write;
         struct {
             uint32_t heads, kv_heads, head_dim;
-            float scale;     /* of q.k, usually head_dim^-1/2 */
-            uint32_t window; /* visible iff q - kv < window; 0 = no window. Causal always. */
-            float soft_cap;  /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
+            uint32_t first_head; /* of this rank's, among all heads: what a mask calls h */
+            float scale;         /* of q.k, usually head_dim^-1/2 */
+            uint32_t window;     /* visible iff q - kv < window; 0 = no window. Causal always. */
+            float soft_cap; /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
             /* This layer's mask program, in place of causal, window and soft_cap; NULL: those.
              * Borrowed: it outlives every graph. */
             const struct rp_mask *mask;
@@ -167,6 +219,32 @@ struct rp_op {
             uint32_t group; /* columns per mean and variance; each column has its own weight */
             bool bias;      /* adds bias; true in a described model too, whose bias is NULL */
         } layer_norm;
+        struct {
+            struct rp_experts experts;
+            enum rp_route_score score;
+            bool bias;        /* adds vector; true in a described model too, whose vector is NULL */
+            bool renormalize; /* weights are divided by their sum */
+            /* The choice is limited to the best groups_used of `groups` equal groups of experts; a
+             * group's score is the sum of its best group_best. groups 1: no limit. */
+            uint32_t groups, groups_used, group_best;
+            float factor; /* weights are multiplied by it, last */
+        } route;
+        struct {
+            struct rp_experts experts;
+            enum rp_activation fn; /* EXPERT_GATE_UP */
+        } experts;                 /* EXPERT_ORDER, EXPERT_GATE_UP, EXPERT_DOWN */
+        struct {
+            struct rp_experts experts;
+            /* in2 is added last: the shared expert; gated: times sigmoid(in3), in3 one column */
+            bool shared, gated;
+        } expert_sum;
+        struct {
+            enum rp_dtype payload; /* of ALLREDUCE: F32 or BF16 */
+        } exchange;
+        struct {
+            float eps;
+            uint32_t cols; /* of all ranks together */
+        } group_norm;
     } u;
 };
 
@@ -180,6 +258,7 @@ struct rp_program {
     struct rp_tensor *tensors;
     uint32_t tensor_count;
     uint32_t tensor_capacity;
+    uint32_t ranks; /* of the group that it is for; 0 and 1: no group */
 };
 
 /* The shape that a program is lowered for. */
@@ -194,6 +273,9 @@ struct rp_bucket {
 void rp_program_init(struct rp_program *program);
 void rp_program_deinit(struct rp_program *program); /* legal on a zeroed struct */
 
+/* The index of such a domain, added where the program has none. `name` is static text. */
+uint32_t rp_program_add_domain(struct rp_program *program, const char *name, enum rp_rows kind,
+                               uint32_t factor, uint32_t extra);
 /* Both return the new index, or a negative status when memory is out. Names are printf formats. */
 int32_t rp_program_add_tensor(struct rp_program *program, uint32_t rows, enum rp_dtype dtype,
                               uint32_t cols, const char *format, ...) RP_PRINTF(5, 6);
@@ -211,7 +293,8 @@ static inline uint32_t rp_bucket_rows(const struct rp_bucket *bucket, enum rp_ro
 /* Rows of a domain of the program in a bucket. */
 static inline uint32_t rp_program_rows(const struct rp_program *program,
                                        const struct rp_bucket *bucket, uint32_t rows) {
-    return rp_bucket_rows(bucket, program->domains[rows].kind);
+    const struct rp_domain *domain = &program->domains[rows];
+    return rp_bucket_rows(bucket, domain->kind) * domain->factor + domain->extra;
 }
 
 /* View over a whole tensor. */
@@ -219,6 +302,17 @@ static inline struct rp_view rp_view_all(const struct rp_program *program, int32
     struct rp_view view = {tensor, 0, program->tensors[tensor].cols};
     return view;
 }
+
+/* Operators that exchange data between the ranks of a group. */
+static inline bool rp_op_exchanges(enum rp_op_kind kind) {
+    return kind == RP_OP_ALLREDUCE || kind == RP_OP_ALLGATHER || kind == RP_OP_GROUP_NORM;
+}
+/* Bytes that a rank gives to the others in the largest exchange of a bucket, a multiple of
+ * RP_CACHE_LINE. A backend may fuse up to two exchanges, so it is the sum of the two largest. */
+size_t rp_program_exchange_bytes(const struct rp_program *program, const struct rp_bucket *bucket);
+/* The same of one operator. */
+size_t rp_op_exchange_bytes(const struct rp_program *program, const struct rp_op *op,
+                            const struct rp_bucket *bucket);
 
 /* A hash over kinds, names, shapes, dtypes and parameters (no addresses): changes when and only
  * when the program does. */

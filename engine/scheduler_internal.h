@@ -124,7 +124,7 @@ struct rp_scheduler {
     uint32_t *free_tenants, free_tenant_count;
     uint64_t turns;              /* decode rows chosen so far when there were too few */
     uint64_t service_floor_ns;   /* service of a tenant that becomes active */
-    uint64_t *bucket_ns;         /* (token_bucket_count) mean time of its steps; 0: none yet */
+    uint64_t *size_ns;           /* mean time of the steps of each size; 0: none yet */
     uint64_t committed_ns;       /* time of the last commit */
     bool limits;                 /* the tenants' limits of a step are in force */
     uint64_t contended_until_ns; /* the limits of steps apply until then */

@@ -11,8 +11,9 @@
  * limited:
  * - It gets as many decode rows as all others together and as many prompt tokens as these have
  *   left, or what lengthens the step little, whichever is more. That is what fills the largest
- *   bucket whose steps took at most 1.25 times as long as those of the bucket of 16 tokens (of the
- *   others' tokens, if these are more); a quarter of it is for prompts.
+ *   size of step that took at most 1.25 times as long as one of twice the others' tokens, where
+ *   an equal share ends; a quarter of it is for prompts. On a GPU tens of rows cost little more
+ *   than two, on a CPU they do not.
  * - It has no part in a step that computes the prompt of a tenant with one request that is not
  *   served more than it, at most in every other step in the long run.
  * Where the limits are in vain (no such prompt has entered, or the step is empty) the step is
@@ -27,7 +28,7 @@
  * find steps that were planned without limits. */
 #define CONTENDED_NS ((uint64_t)100000000)
 
-enum { QUANTUM_MIN = 16, YIELDS_MAX = 2, SLOTS_PER_RESERVED = 16 };
+enum { YIELDS_MAX = 2, SLOTS_PER_RESERVED = 16, SMALL_SIZES = 4 };
 
 static struct rp_tenant *tenant_at(const struct rp_scheduler *scheduler, uint32_t index) {
     return &scheduler->tenants[scheduler->active_tenants[index]];
@@ -145,22 +146,50 @@ uint32_t rp_sched_tenant_pick(const struct rp_scheduler *scheduler) {
 
 /* --- Limits of one step ---------------------------------------------------------------------- */
 
-static uint32_t bucket_index(const struct rp_scheduler *scheduler, uint32_t tokens) {
-    uint32_t i = 0;
-    while (i + 1 < scheduler->config.token_bucket_count &&
-           scheduler->config.token_buckets[i] < tokens)
-        i++;
-    return i;
+/* Steps are timed by size: at most 1, 2, 4 or 8 tokens, then by token bucket, which begin at 16. */
+static uint32_t size_count(const struct rp_scheduler *scheduler) {
+    return SMALL_SIZES + scheduler->config.token_bucket_count;
+}
+
+static uint32_t size_tokens(const struct rp_scheduler *scheduler, uint32_t size) {
+    const uint32_t *buckets = scheduler->config.token_buckets;
+    return size < SMALL_SIZES ? RP_MIN(1u << size, buckets[0]) : buckets[size - SMALL_SIZES];
+}
+
+static uint32_t size_of(const struct rp_scheduler *scheduler, uint32_t tokens) {
+    uint32_t size = 0;
+    while (size + 1 < size_count(scheduler) && size_tokens(scheduler, size) < tokens)
+        size++;
+    return size;
+}
+
+/* Mean time of a step of a size. One that has not run yet lies on the line between its neighbors
+ * that have. Above all of them the next one is tried, as if it took no longer; below it is 0, so
+ * that the limit of a step starts low. */
+static uint64_t time_of(const struct rp_scheduler *scheduler, uint32_t size) {
+    const uint64_t *ns = scheduler->size_ns;
+    uint32_t below = size, above = size, count = size_count(scheduler);
+    while (below > 0 && ns[below] == 0)
+        below--;
+    while (above < count && ns[above] == 0)
+        above++;
+    if (ns[below] == 0 || below == size)
+        return ns[below];
+    if (above == count)
+        return below + 1 == size ? ns[below] : UINT64_MAX;
+    uint64_t step = size_tokens(scheduler, size) - size_tokens(scheduler, below);
+    uint64_t span = size_tokens(scheduler, above) - size_tokens(scheduler, below);
+    uint64_t more = ns[above] - RP_MIN(ns[below], ns[above]);
+    return ns[below] + (span ? more / span * step : 0);
 }
 
 /* Tokens that a tenant may add to those of the others while the step becomes little longer. */
 static uint32_t quantum(const struct rp_scheduler *scheduler, uint32_t others) {
-    uint32_t base = bucket_index(scheduler, RP_MAX(others, (uint32_t)QUANTUM_MIN)), best = base;
-    uint64_t limit_ns = scheduler->bucket_ns[base] + scheduler->bucket_ns[base] / 4;
-    for (uint32_t i = base + 1; i < scheduler->config.token_bucket_count; i++)
-        if (scheduler->bucket_ns[i] && scheduler->bucket_ns[i] <= limit_ns)
-            best = i;
-    uint32_t tokens = scheduler->config.token_buckets[best];
+    uint32_t size = size_of(scheduler, 2 * RP_MAX(others, 1u));
+    uint64_t limit_ns = time_of(scheduler, size) / 4 * 5;
+    while (size + 1 < size_count(scheduler) && time_of(scheduler, size + 1) < limit_ns)
+        size++;
+    uint32_t tokens = size_tokens(scheduler, size);
     return RP_MAX(tokens - RP_MIN(tokens, others), 1u);
 }
 
@@ -305,10 +334,11 @@ void rp_sched_tenants_charge(struct rp_scheduler *scheduler, const struct rp_ste
                              uint64_t now_ns) {
     uint64_t begin_ns = RP_MAX(step->now_ns, scheduler->committed_ns);
     uint64_t took_ns = now_ns > begin_ns ? now_ns - begin_ns : 0;
-    uint64_t *bucket_ns = &scheduler->bucket_ns[bucket_index(scheduler, step->token_count)];
+    uint64_t *size_ns = &scheduler->size_ns[size_of(scheduler, step->token_count)];
     scheduler->committed_ns = now_ns;
-    /* An exponential mean; the first steps of a bucket count fully. */
-    *bucket_ns = *bucket_ns ? *bucket_ns - *bucket_ns / 8 + took_ns / 8 : took_ns;
+    /* An exponential mean. The first step of a size counts fully, one that was held up at most
+     * twice: a size that seems slow is not chosen, and then never timed again. */
+    *size_ns = *size_ns ? *size_ns - *size_ns / 8 + RP_MIN(took_ns, 2 * *size_ns) / 8 : took_ns;
     if (scheduler->active_tenant_count < 2)
         return; /* whoever comes starts where the only one is */
     for (uint32_t i = 0; i < step->row_count; i++) {
@@ -328,9 +358,9 @@ bool rp_sched_tenants_alloc(struct rp_scheduler *scheduler) {
     scheduler->tenants = rp_calloc(count, sizeof *scheduler->tenants);
     scheduler->active_tenants = rp_calloc(count, sizeof(uint32_t));
     scheduler->free_tenants = rp_calloc(count, sizeof(uint32_t));
-    scheduler->bucket_ns = rp_calloc(config->token_bucket_count, sizeof(uint64_t));
+    scheduler->size_ns = rp_calloc(size_count(scheduler), sizeof(uint64_t));
     if (!scheduler->tenants || !scheduler->active_tenants || !scheduler->free_tenants ||
-        !scheduler->bucket_ns)
+        !scheduler->size_ns)
         return false;
     for (uint32_t i = count; i-- > 0;)
         scheduler->free_tenants[scheduler->free_tenant_count++] = i;
@@ -341,7 +371,7 @@ void rp_sched_tenants_free(struct rp_scheduler *scheduler) {
     rp_free(scheduler->tenants);
     rp_free(scheduler->active_tenants);
     rp_free(scheduler->free_tenants);
-    rp_free(scheduler->bucket_ns);
+    rp_free(scheduler->size_ns);
 }
 
 const char *rp_sched_tenants_check(const struct rp_scheduler *scheduler) {

@@ -192,7 +192,7 @@ void rp_config_layer_types(struct rp_config_reader *reader, const char *key,
                            struct rp_model_config *config) {
     char at[40], message[64];
     const json_t *types = rp_config_get(reader, key);
-    if (!types || reader->status != RP_OK)
+    if (!types || *reader->status != RP_OK)
         return;
     if (!json_is_array(types) || json_array_size(types) != config->layers) {
         snprintf(message, sizeof message, "must be a list of num_hidden_layers %u strings",
@@ -247,7 +247,7 @@ static void read_dtype(struct rp_config_reader *reader, struct rp_model_config *
 static void read_eos_ids(struct rp_config_reader *reader, struct rp_model_config *config) {
     const json_t *value = rp_config_get(reader, "eos_token_id");
     size_t count = json_is_array(value) ? json_array_size(value) : value ? 1 : 0;
-    for (size_t i = 0; i < count && reader->status == RP_OK; i++) {
+    for (size_t i = 0; i < count && *reader->status == RP_OK; i++) {
         const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
         uint32_t id = rp_config_uint_value(reader, item, "eos_token_id", 0, config->vocab - 1),
                  at = 0;
@@ -256,7 +256,7 @@ static void read_eos_ids(struct rp_config_reader *reader, struct rp_model_config
         if (at == RP_EOS_IDS_MAX)
             rp_config_refuse(reader, RP_STATUS_RANGE, "eos_token_id",
                              "has more than 16 different ids");
-        else if (at == config->eos_count && reader->status == RP_OK)
+        else if (at == config->eos_count && *reader->status == RP_OK)
             config->eos_ids[config->eos_count++] = id;
     }
 }
@@ -272,8 +272,8 @@ static void read_quantization(struct rp_config_reader *reader, struct rp_model_c
     const char *key =
         rp_config_get(reader, "quantization_config") ? "quantization_config" : "compression_config";
     const json_t *object = rp_config_get(reader, key);
-    if (object && reader->status == RP_OK)
-        reader->status = rp_quant_config_read(object, CONFIG_FILE, key, config, reader->err);
+    if (object && *reader->status == RP_OK)
+        *reader->status = rp_quant_config_read(object, CONFIG_FILE, key, config, reader->err);
 }
 
 /* Models with images, whose text part is served alone. */
@@ -332,14 +332,16 @@ static void read_outside(struct rp_config_reader *root, const struct rp_config_r
 int rp_config_read(const json_t *root, const char *file, struct rp_model_config *config,
                    struct rp_error *err) {
     struct rp_config_keys keys = {.count = 0};
-    struct rp_config_reader reader = {file, root, err, RP_OK, &keys}, outside = reader;
+    int status = RP_OK;
+    struct rp_config_reader reader = {file, root, err, &status, &keys};
+    struct rp_config_reader outside = {file, root, err, &status, NULL};
     if (!json_is_object(root))
         return rp_error_set(err, RP_STATUS_FORMAT, "%s: must be an object", file);
     int wrapper = wrapper_of(&reader);
     const struct rp_model_family *family =
         wrapper >= 0 ? open_wrapped(&reader, wrapper) : read_family(&reader);
     if (!family)
-        return reader.status;
+        return status;
     config->family = family->id;
     config->wrapped = wrapper >= 0;
     snprintf(config->architecture, sizeof config->architecture, "%s", family->architecture);
@@ -358,16 +360,15 @@ int rp_config_read(const json_t *root, const char *file, struct rp_model_config 
     read_bos_id(&reader, config);
     read_quantization(&reader, config);
     rp_config_refuse_unread(&reader, family);
-    outside.status = reader.status;
-    outside.keys = NULL;
     if (config->wrapped)
         read_outside(&outside, &reader, config);
-    return outside.status;
+    return status;
 }
 
 static int read_generation_config(const json_t *root, struct rp_model_config *config,
                                   struct rp_error *err) {
-    struct rp_config_reader reader = {GENERATION_CONFIG_FILE, root, err, RP_OK, NULL};
+    int status = RP_OK;
+    struct rp_config_reader reader = {GENERATION_CONFIG_FILE, root, err, &status, NULL};
     if (!json_is_object(root))
         return rp_error_set(err, RP_STATUS_FORMAT, "%s: must be an object", GENERATION_CONFIG_FILE);
     read_eos_ids(&reader, config);
@@ -383,7 +384,7 @@ static int read_generation_config(const json_t *root, struct rp_model_config *co
         config->default_top_k = 0; /* both spell "off" */
     else
         config->default_top_k = rp_config_uint(&reader, "top_k", 0, 0, 1u << 24);
-    return reader.status;
+    return status;
 }
 
 int rp_model_config_load(const char *dir, struct rp_model_config *out_config,

@@ -54,6 +54,8 @@ void rp_config_refuse_unread(struct rp_config_reader *reader,
     const char *key;
     json_t *value;
     char shown[80];
+    if (*reader->status != RP_OK)
+        return; /* the hint below is for its own refusal */
     while (family->ignored_keys && family->ignored_keys[ignored])
         ignored++;
     json_object_foreach((json_t *)reader->object, key, value) {

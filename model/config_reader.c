@@ -26,8 +26,9 @@ const json_t *rp_config_get(const struct rp_config_reader *reader, const char *k
 
 void rp_config_refuse(struct rp_config_reader *reader, enum rp_status status, const char *key,
                       const char *message) {
-    if (reader->status == RP_OK)
-        reader->status = rp_error_set(reader->err, status, "%s: %s %s", reader->file, key, message);
+    if (*reader->status == RP_OK)
+        *reader->status =
+            rp_error_set(reader->err, status, "%s: %s %s", reader->file, key, message);
 }
 
 uint32_t rp_config_uint_value(struct rp_config_reader *reader, const json_t *value, const char *key,

@@ -1,5 +1,5 @@
 /* config_reader.h - reads the keys of one JSON object of a model's configuration, with checks.
- * The first failure stays in `status`; every later call does nothing. */
+ * The first failure stays in `*status` and `err`; later ones are not recorded. */
 #ifndef RP_MODEL_CONFIG_READER_H
 #define RP_MODEL_CONFIG_READER_H
 
@@ -19,7 +19,7 @@ struct rp_config_reader {
     const char *file; /* for messages */
     const json_t *object;
     struct rp_error *err;
-    int status;
+    int *status;                 /* one for all readers of a file, as `err` is */
     struct rp_config_keys *keys; /* NULL: not kept */
 };
 
@@ -70,6 +70,17 @@ void rp_config_layer_types(struct rp_config_reader *reader, const char *key,
                            struct rp_model_config *config);
 /* Qwen's rule: use_sliding_window, from layer max_window_layers on. */
 void rp_config_qwen_window(struct rp_config_reader *reader, struct rp_model_config *config);
+
+/* config_experts.c: the keys of a mixture of experts. The names of counts differ by family. */
+struct rp_config_experts_keys {
+    const char *count, *intermediate; /* NULL: intermediate_size */
+    double count_default, used_default, intermediate_default;
+};
+/* count, used and intermediate, which every family has; softmax over all experts. */
+void rp_config_experts(struct rp_config_reader *reader, const struct rp_config_experts_keys *keys,
+                       struct rp_model_config *config);
+/* Qwen's rule: experts in every decoder_sparse_step-th layer that is not in mlp_only_layers. */
+void rp_config_sparse_layers(struct rp_config_reader *reader, struct rp_model_config *config);
 
 struct rp_model_family;
 

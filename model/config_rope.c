@@ -196,7 +196,7 @@ static void read_table(struct rp_config_reader *root, const struct rp_model_fami
     rope->theta = one_of_two(root, &r.json, "rope_theta", fallback, 1e12);
     read_original_length(root, &r);
     read_rotary_dim(root, &r);
-    if (r.json.status == RP_OK)
+    if (*root->status == RP_OK)
         read_kind(&r);
     bool scales_q = family->scales_q && rope == &config->rope;
     if (scales_q)
@@ -206,8 +206,6 @@ static void read_table(struct rp_config_reader *root, const struct rp_model_fami
         rp_config_refuse(&r.json, RP_STATUS_UNSUPPORTED, "llama_4_scaling_beta",
                          "is not supported in this family");
     refuse_unknown(&r.json);
-    if (root->status == RP_OK)
-        root->status = r.json.status;
 }
 
 /* One object for each type of layer. */
@@ -261,7 +259,7 @@ void rp_config_rope(struct rp_config_reader *reader, const struct rp_model_famil
     else if (newer && by_type && !nested)
         rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, key,
                          "must have an object per layer type in this family");
-    if (reader->status != RP_OK)
+    if (*reader->status != RP_OK)
         return;
     if (nested) {
         read_by_layer_type(reader, family, config, object);

@@ -40,7 +40,13 @@
     X(GLM, glm, "GLM")                                                                             \
     X(GLM4, glm4, "GLM4")                                                                          \
     X(COHERE, cohere, "Cohere")                                                                    \
-    X(COHERE2, cohere2, "Cohere2")
+    X(COHERE2, cohere2, "Cohere2")                                                                 \
+    X(MIXTRAL, mixtral, "Mixtral")                                                                 \
+    X(QWEN2_MOE, qwen2_moe, "Qwen2-MoE")                                                           \
+    X(QWEN3_MOE, qwen3_moe, "Qwen3-MoE")                                                           \
+    X(OLMOE, olmoe, "OLMoE")                                                                       \
+    X(GRANITE_MOE, granite_moe, "Granite-MoE")                                                     \
+    X(GLM4_MOE, glm4_moe, "GLM4-MoE")
 
 enum rp_family {
 #define X(id, name, title) RP_FAMILY_##id,
@@ -83,7 +89,7 @@ enum rp_qk_norm {
     RP_QK_NORM_EACH_HEAD, /* LayerNorm over each head, which has its own weight: StableLM, Cohere */
 };
 
-/* The modules of a layer that may have 8 bits, as bits of rp_model_quant.modules. */
+/* The modules of a layer that may have 8 or 4 bits, as bits of rp_model_quant.modules. */
 enum rp_module {
     RP_MODULE_Q,
     RP_MODULE_K,
@@ -92,19 +98,43 @@ enum rp_module {
     RP_MODULE_GATE,
     RP_MODULE_UP,
     RP_MODULE_DOWN,
+    RP_MODULE_EXPERT_GATE,
+    RP_MODULE_EXPERT_UP,
+    RP_MODULE_EXPERT_DOWN,
+    RP_MODULE_SHARED_GATE,
+    RP_MODULE_SHARED_UP,
+    RP_MODULE_SHARED_DOWN,
     RP_MODULE_COUNT
+};
+
+/* How 4-bit weights lie in files (model/weights_4bit.c). */
+enum rp_quant_layout {
+    RP_QUANT_8_BITS,    /* they have 8 bits */
+    RP_QUANT_PACKED,    /* compressed-tensors, integers */
+    RP_QUANT_AWQ,       /* words of eight outputs */
+    RP_QUANT_GPTQ,      /* words of eight inputs */
+    RP_QUANT_NVFP4,     /* compressed-tensors */
+    RP_QUANT_NVFP4_OPT, /* ModelOpt */
+    RP_QUANT_MXFP4      /* compressed-tensors */
 };
 
 /* What quantization_config says (model/quant_config.h); scales RP_SCALE_NONE: there is none. */
 struct rp_model_quant {
-    enum rp_dtype dtype;        /* INT8 or FP8_E4M3, as in the file */
-    enum rp_scale_kind scales;  /* as in the file: TENSOR, CHANNEL or BLOCK_128 */
+    enum rp_dtype dtype;       /* INT8 or FP8_E4M3, as in the file; BLOCKS: 4 bits */
+    enum rp_scale_kind scales; /* as in the file: TENSOR, CHANNEL, BLOCK_128 or GROUP_K */
+    enum rp_quant_layout layout;
+    uint32_t group;             /* of 4 bits: columns per scale; 0: all of them */
+    bool zeros;                 /* of 4 bits: groups have zero points */
+    bool zeros_less_one;        /* GPTQ's first version: they are stored less one */
     bool scale_inv;             /* their name ends in weight_scale_inv; but still multiply */
     enum rp_matrix_input input; /* of the inputs of GEMMs */
     /* the file also has scales for inputs: checked but unused, rows get dynamic scales */
     bool static_input;
-    bool head;                      /* lm_head has 8 bits */
-    uint8_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module has 8 bits */
+    bool input_ignored; /* of 4 bits: the file describes quantized inputs, which stay bf16 here */
+    bool head;          /* lm_head is quantized */
+    uint16_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module is quantized */
+    /* of 4 bits: rp_block_type; that of the scales is known once the tensors are */
+    uint8_t types[RP_LAYERS_MAX][RP_MODULE_COUNT], head_type;
 };
 
 /* Where the tensors of a text model lie that is a part of a larger one, with images. */
@@ -121,6 +151,21 @@ struct rp_model_gguf {
     bool interleaved; /* rows of q and k are stored in pairs (2i, 2i + 1) of a head */
     uint8_t types[RP_LAYERS_MAX][RP_MODULE_COUNT]; /* rp_block_type */
     uint8_t embed, head;
+};
+
+/* A mixture of experts in place of the MLP: count 0: the model has none. */
+struct rp_model_experts {
+    uint32_t count, used;  /* used: by each token */
+    uint32_t intermediate; /* of one expert */
+    uint32_t shared;       /* intermediate size of the expert of all tokens; 0: none */
+    bool shared_gate;      /* which is multiplied by a sigmoid */
+    /* The route: rp_op's, program.h */
+    enum rp_route_score score;
+    bool bias, renormalize;
+    uint32_t groups, groups_used, group_best;
+    float factor;
+    uint32_t dense_layers[RP_LAYERS_MAX / 32]; /* bit i % 32 of word i / 32: layer i has an MLP */
+    bool stacked; /* the files have one tensor for all experts; chosen by the names in them */
 };
 
 struct rp_model_config {
@@ -157,6 +202,7 @@ struct rp_model_config {
     bool nope_full_layers;                    /* nor do layers without a window */
     /* q of position p is multiplied by 1 + it * ln(1 + floor(p / rope.original_max_position)) */
     double q_scale_beta;
+    struct rp_model_experts experts;
     struct rp_rope rope, local_rope; /* local_rope: of layers with a window, where theta is not 0 */
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
@@ -177,6 +223,11 @@ struct rp_model_config {
 /* The layer's window in tokens; 0: none. */
 static inline uint32_t rp_model_window(const struct rp_model_config *config, uint32_t layer) {
     return config->full_layers[layer / 32] >> layer % 32 & 1 ? 0 : config->window;
+}
+
+static inline bool rp_model_has_experts(const struct rp_model_config *config, uint32_t layer) {
+    return config->experts.count > 0 && layer < RP_MIN(config->layers, RP_LAYERS_MAX) &&
+           !(config->experts.dense_layers[layer / 32] >> layer % 32 & 1);
 }
 
 /* The angles of a layer's q and k; NULL: they are not rotated. */
@@ -209,17 +260,39 @@ struct rp_model {
     uint32_t rope_positions;
     /* Files that the matrices have yet to be read from (rp_model_open), or NULL. */
     struct rp_weight_source *source;
-    bool loaded; /* false: the matrices are shapes only, their data pointers NULL */
+    bool loaded;    /* false: the matrices are shapes only, their data pointers NULL */
+    uint32_t ranks; /* of the group that the weights are divided among; 0: one device has them */
 };
+
+#define RP_RANKS_MAX 8u
+
+/* Divides the weights among `ranks` devices (tensor parallel), after describe, open or load, and
+ * before a program is emitted: the tables get each rank's shapes and vectors; the data of matrices
+ * is divided when they are prepared (rp_weight_divide). Does nothing for one rank. What cannot be
+ * divided is UNSUPPORTED, by name and with the sizes that can. */
+int rp_model_shard(struct rp_model *model, uint32_t ranks, struct rp_error *err) RP_MUST_USE;
+/* Makes the shards' data of a matrix that has been read, and frees the matrix's. Nothing for
+ * matrices that are divided already. */
+int rp_weight_divide(const struct rp_model *model, struct rp_weight *weight,
+                     struct rp_error *err) RP_MUST_USE;
+/* Query heads of a rank, KV heads of a rank (a KV head is replicated where there are fewer than
+ * ranks), columns of a rank between gate_up and down, and rows of a rank's head and embedding
+ * (equal on all ranks: the last ones have rows of zeros past the vocabulary). */
+uint32_t rp_model_rank_heads(const struct rp_model *model);
+uint32_t rp_model_rank_kv_heads(const struct rp_model *model);
+uint32_t rp_model_rank_intermediate(const struct rp_model *model);
+uint32_t rp_model_rank_vocab(const struct rp_model *model);
 
 /* The weight of a role: layer RP_LAYER_NONE outside the layers. NULL: this model has none. A tied
  * head is the embedding, which is owned once. */
 struct rp_weight *rp_model_weight(const struct rp_model *model, enum rp_weight_role role,
                                   uint32_t layer);
-/* The same for a matrix, which must be there. */
+/* The same for a matrix, which must be there; of a group: the shard of rank 0, where those of the
+ * other ranks follow. */
 struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_role role,
                                   uint32_t layer);
-/* The same for a vector; NULL also in a described model. */
+/* The same for a vector; NULL also in a described model. Of a group: the one of rank 0; the others
+ * follow at a distance of rp_weight.rank_length. */
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
 /* Rejects paths that are neither a model directory nor a GGUF file, with the reason: a path that
@@ -321,7 +394,9 @@ void rp_model_drop_mask(struct rp_model *model); /* legal without one */
 
 /* Numbers in the checkpoint, a tied head counted once. */
 uint64_t rp_model_parameter_count(const struct rp_model *model);
-/* Bytes of all weights in memory, each counted once. */
+/* Those that one token uses: of each layer's experts the chosen ones. */
+uint64_t rp_model_active_parameter_count(const struct rp_model *model);
+/* Bytes of all weights in memory, each counted once; of a group: of one rank. */
 uint64_t rp_model_weight_bytes(const struct rp_model *model);
 
 #endif

@@ -27,7 +27,8 @@ struct rp_weight_part {
     struct rp_weight *weight;
     uint32_t row_begin;  /* first row of the matrix, or element of the vector */
     uint32_t rows, cols; /* of the tensor; a vector has cols 0 */
-    bool quantized;      /* 8 bits in the checkpoint, with a tensor of scales beside it */
+    bool stacked;        /* the tensor is (experts, rows / experts, cols) */
+    bool quantized;      /* 8 or 4 bits in the checkpoint, with a tensor of scales beside it */
     struct rp_row_order order;
 };
 
@@ -43,6 +44,8 @@ void rp_tensor_name(const struct rp_model_config *config, const char *name, char
                     size_t out_bytes);
 /* Finds that prefix. */
 void rp_tensor_choose_prefix(const struct rp_safetensors *files, struct rp_model_config *config);
+/* Finds how the files name experts: one tensor for each, or one for all. */
+void rp_tensor_choose_stacked(const struct rp_safetensors *files, struct rp_model_config *config);
 
 /* Whether one tensor of the checkpoint holds all rows of the role: q, k and v, or gate and up. */
 bool rp_weight_is_fused(const struct rp_model_config *config, enum rp_weight_role role);
@@ -89,6 +92,26 @@ int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_we
 /* Takes ownership of *files. NULL: no memory; the caller still owns the files. */
 struct rp_weight_source *rp_weight_source_create(struct rp_safetensors *files);
 void rp_weight_source_destroy(struct rp_weight_source *source); /* legal with NULL */
+
+/* --- weights_4bit.c: parts of 4 bits --------------------------------------------------------- */
+
+/* Type and parts of a matrix whose modules have 4 bits (config->quant.types). */
+void rp_weight_describe_4bit(const struct rp_model_config *config, struct rp_weight *weight);
+
+/* The tensor that holds the part's values, or its codes; NULL: there is none. */
+const struct rp_safetensor *rp_weight_main_tensor(const struct rp_safetensors *files,
+                                                  const struct rp_model_config *config,
+                                                  const struct rp_weight_part *part);
+/* The part's tensors are there, and of the types and shapes that the configuration implies; notes
+ * the type of its blocks in config->quant.types, and in `used` which tensors they are. */
+int rp_weight_4bit_check(const struct rp_safetensors *files, struct rp_model_config *config,
+                         const struct rp_weight_part *part, unsigned char *used,
+                         struct rp_error *err) RP_MUST_USE;
+/* Reads the part into its rows of the matrix: blocks, or (an F32 matrix) their values. staging has
+ * RP_WEIGHT_STAGING_BYTES. */
+int rp_weight_4bit_load(const struct rp_safetensors *files, const struct rp_model_config *config,
+                        const struct rp_weight_part *part, unsigned char *staging,
+                        struct rp_error *err) RP_MUST_USE;
 
 /* --- weights_quant.c: parts of 8 bits -------------------------------------------------------- */
 

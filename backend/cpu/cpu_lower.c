@@ -4,43 +4,31 @@
  * Turning fusion off changes speed and never results: a fused kernel does the same arithmetic in
  * the same order. */
 #include "attention/attention.h"
-#include "backend/cpu/cpu_internal.h"
-#include "backend/lowering.h"
+#include "backend/cpu/cpu_exchange.h"
+#include "backend/cpu/cpu_lower_internal.h"
 #include "device/ops_simd.h"
-#include "quant/matmul.h"
+#include "quant/matmul_experts.h"
 
 #include <string.h>
 
-struct lowering {
-    struct rp_graph *graph;
-    const struct rp_program *program;
-    const struct rp_bindings *bindings;
-    const struct rp_bucket *bucket;
-    struct rp_error *err;
-    /* For GEMMs with 8-bit weights: one block per worker, as large as the graph's largest GEMM
-     * needs. */
-    void *scratch;
-    size_t scratch_bytes;
-};
-
-static struct rp_values values_of(const struct lowering *low, const struct rp_view *view) {
+static struct rp_values values_of(const struct rp_cpu_lowering *low, const struct rp_view *view) {
     return rp_lowering_values(low->program, low->bindings, view);
 }
 
-static void *new_args(struct lowering *low, size_t bytes) {
+static void *new_args(struct rp_cpu_lowering *low, size_t bytes) {
     return rp_arena_alloc(&low->graph->memory, bytes);
 }
 
-static const struct rp_op *op_of(const struct lowering *low, const struct rp_fused_op *fused,
+static const struct rp_op *op_of(const struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                                  uint32_t member) {
     return &low->program->ops[fused->ops[member]];
 }
 
-static enum rp_rows rows_of(const struct lowering *low, const struct rp_op *op) {
+static enum rp_rows rows_of(const struct rp_cpu_lowering *low, const struct rp_op *op) {
     return low->program->domains[op->rows].kind;
 }
 
-static int out_of_memory(struct lowering *low) {
+static int out_of_memory(struct rp_cpu_lowering *low) {
     return rp_error_set(low->err, RP_STATUS_NO_MEMORY, "lowering: out of memory");
 }
 
@@ -74,15 +62,40 @@ static void kv_write_rows(const void *args, uint32_t begin, uint32_t end) {
     rp_kv_write_range(args, begin, end);
 }
 
-/* In place, and the group is this device alone: the sum is there. */
-static void allreduce_rows(const void *args, uint32_t begin, uint32_t end) {
+/* In place, and there is no group: the sum is there. */
+static void nothing_rows(const void *args, uint32_t begin, uint32_t end) {
     (void)args;
     (void)begin;
     (void)end;
 }
 
+/* An exchange: its part of the launch before, and the rows after. */
+static int make_exchange(struct rp_cpu_lowering *low, const struct rp_op *op, rp_row_op *out_run,
+                         const void **out_args) {
+    struct rp_device *device = low->graph->device;
+    struct rp_cpu_exchange_args *exchange = low->exchange;
+    if (!device->exchange && op->kind == RP_OP_ALLREDUCE) {
+        *out_run = nothing_rows;
+        return RP_OK;
+    }
+    if (!exchange)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                            "%s: the device belongs to no group of ranks", op->name);
+    struct rp_cpu_exchange_op *args = new_args(low, sizeof *args);
+    if (!args)
+        return out_of_memory(low);
+    *args = rp_cpu_exchange_op(device, op, values_of(low, &op->in[0]), values_of(low, &op->out),
+                               low->exchange_at);
+    low->exchange_at += rp_op_exchange_bytes(low->program, op, low->bucket);
+    RP_ASSERT_CMP(exchange->count, <, RP_CPU_EXCHANGE_OPS);
+    exchange->ops[exchange->count++] = args;
+    *out_run = rp_cpu_exchange_rows;
+    *out_args = args;
+    return RP_OK;
+}
+
 /* The row operator of one op, of a kind whose row in the table emits with emit_rows. */
-static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op *out_run,
+static int make_row_part(struct rp_cpu_lowering *low, const struct rp_op *op, rp_row_op *out_run,
                          const void **out_args) {
     static const struct rp_view none = {RP_NO_TENSOR, 0, 0};
     struct rp_values in0 = values_of(low, op->in_count > 0 ? &op->in[0] : &none);
@@ -99,6 +112,7 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
         struct rp_add_args add;
         struct rp_scale_args scale;
         struct rp_gather_args gather;
+        struct rp_route_args route;
     } *args = new_args(low, sizeof *args);
     if (!args)
         return out_of_memory(low);
@@ -112,7 +126,9 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
                                              op->weight->rows,
                                              op->weight->cols,
                                              op->u.embed.scale,
-                                             out};
+                                             out,
+                                             op->u.embed.first_id,
+                                             low->program->ranks > 1};
         break;
     case RP_OP_NORM:
         *out_run = fast->norm;
@@ -164,11 +180,25 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
         args->add = (struct rp_add_args){in0, in1, out, op->out.cols};
         break;
     case RP_OP_ALLREDUCE:
-        *out_run = allreduce_rows;
-        break;
+    case RP_OP_ALLGATHER:
+    case RP_OP_GROUP_NORM:
+        return make_exchange(low, op, out_run, out_args);
     case RP_OP_GATHER_ROWS:
         *out_run = rp_gather_rows;
         args->gather = (struct rp_gather_args){*step, in0, out, op->out.cols};
+        break;
+    case RP_OP_ROUTE:
+        *out_run = rp_route_rows;
+        args->route = (struct rp_route_args){.logits = in0,
+                                             .out = out,
+                                             .bias = op->vector,
+                                             .experts = op->u.route.experts,
+                                             .score = op->u.route.score,
+                                             .renormalize = op->u.route.renormalize,
+                                             .groups = op->u.route.groups,
+                                             .groups_used = op->u.route.groups_used,
+                                             .group_best = op->u.route.group_best,
+                                             .factor = op->u.route.factor};
         break;
     default:
         return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
@@ -178,7 +208,7 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
     return RP_OK;
 }
 
-static int emit_rows(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_rows(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                      struct rp_cpu_launch *launch) {
     struct rows_args *args = new_args(low, sizeof *args);
     if (!args)
@@ -227,7 +257,7 @@ static void run_cols(const void *args_void, const struct rp_cpu_worker *worker) 
     }
 }
 
-static int emit_cols(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_cols(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                      struct rp_cpu_launch *launch) {
     const struct rp_op *op = op_of(low, fused, 0);
     struct rp_values in = values_of(low, &op->in[0]), out = values_of(low, &op->out);
@@ -263,7 +293,7 @@ static void run_linear(const void *args_void, const struct rp_cpu_worker *worker
 }
 
 /* linear alone, or with the add or the activation that reads its output. */
-static int emit_linear(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_linear(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                        struct rp_cpu_launch *launch) {
     const struct rp_op *op = op_of(low, fused, 0);
     const struct rp_op *last = op_of(low, fused, fused->op_count - 1);
@@ -307,7 +337,7 @@ static void run_attention(const void *args_void, const struct rp_cpu_worker *wor
     launch->run(&launch->args, worker);
 }
 
-static int emit_attention(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_attention(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                           struct rp_cpu_launch *launch) {
     struct attention_launch *args = new_args(low, sizeof *args);
     if (!args)
@@ -319,7 +349,7 @@ static int emit_attention(struct lowering *low, const struct rp_fused_op *fused,
     return RP_OK;
 }
 
-static int emit_step_begin(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_step_begin(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                            struct rp_cpu_launch *launch) {
     (void)fused;
     struct rp_step_begin_args *args = new_args(low, sizeof *args);
@@ -332,7 +362,7 @@ static int emit_step_begin(struct lowering *low, const struct rp_fused_op *fused
 }
 
 /* Candidates of sampling: one array per worker, made at the first capture and kept. */
-static int reserve_sample_scratch(struct lowering *low, uint32_t vocab) {
+static int reserve_sample_scratch(struct rp_cpu_lowering *low, uint32_t vocab) {
     struct rp_device *device = low->graph->device;
     if (device->sample_vocab >= vocab)
         return RP_OK;
@@ -355,7 +385,7 @@ static int reserve_sample_scratch(struct lowering *low, uint32_t vocab) {
     return RP_OK;
 }
 
-static int emit_sample(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_sample(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                        struct rp_cpu_launch *launch) {
     const struct rp_op *op = op_of(low, fused, 0);
     struct rp_values logits = values_of(low, &op->in[0]);
@@ -408,6 +438,13 @@ static const char *refuse_add(const struct rp_fuse_input *input, const struct rp
     X(SOFT_CAP, "soft_cap", emit_cols)                                                             \
     X(SCALE, "scale", emit_rows)                                                                   \
     X(LAYER_NORM, "layer_norm", emit_rows)                                                         \
+    X(ROUTE, "route", emit_rows)                                                                   \
+    X(EXPERT_ORDER, "expert_order", rp_cpu_emit_expert_order)                                      \
+    X(EXPERT_GATE_UP, "expert_gate_up", rp_cpu_emit_expert_gemm)                                   \
+    X(EXPERT_DOWN, "expert_down", rp_cpu_emit_expert_gemm)                                         \
+    X(EXPERT_SUM, "expert_sum", rp_cpu_emit_expert_sum)                                            \
+    X(ALLGATHER, "allgather", emit_rows)                                                           \
+    X(GROUP_NORM, "group_norm", emit_rows)                                                         \
     X(SAMPLE, "sample", emit_sample)
 
 enum fusion {
@@ -433,8 +470,10 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
     /* A worker's rows need no other worker's, so no barrier is needed between these. */
     [ROW_CHAIN] = {.name = "row_chain",
                    .form = RP_FUSION_ROWS,
-                   .step_count = 6,
-                   .steps = {{RP_OP_NORM, 0},
+                   .step_count = 8,
+                   .steps = {{RP_OP_ALLREDUCE, 0},
+                             {RP_OP_GROUP_NORM, 0},
+                             {RP_OP_NORM, 0},
                              {RP_OP_LAYER_NORM, 0},
                              {RP_OP_ROPE, 0},
                              {RP_OP_KV_WRITE, 0},
@@ -445,7 +484,8 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
 #undef X
 };
 
-typedef int (*emitter)(struct lowering *, const struct rp_fused_op *, struct rp_cpu_launch *);
+typedef int (*emitter)(struct rp_cpu_lowering *, const struct rp_fused_op *,
+                       struct rp_cpu_launch *);
 static const emitter emitters[FUSION_COUNT] = {
 #define X(op, text, emit) [op] = emit,
     ONE_STEP_MAP(X)
@@ -458,13 +498,15 @@ static const emitter emitters[FUSION_COUNT] = {
 const struct rp_fusion_table rp_cpu_fusions = {.fusions = fusions, .count = FUSION_COUNT};
 
 /* One launch runs at a time, so all GEMMs share the scratch; it lives with the graph. */
-static int plan_scratch(struct lowering *low, uint32_t begin, uint32_t end) {
+static int plan_scratch(struct rp_cpu_lowering *low, uint32_t begin, uint32_t end) {
     for (uint32_t at = begin; at < end; at++) {
         const struct rp_op *op = &low->program->ops[at];
-        if (op->kind != RP_OP_LINEAR)
-            continue;
-        size_t bytes = rp_matmul_scratch_bytes(
-            op->weight, rp_program_rows(low->program, low->bucket, op->rows));
+        size_t bytes = 0;
+        if (op->kind == RP_OP_LINEAR)
+            bytes = rp_matmul_scratch_bytes(op->weight,
+                                            rp_program_rows(low->program, low->bucket, op->rows));
+        if (op->kind == RP_OP_EXPERT_GATE_UP || op->kind == RP_OP_EXPERT_DOWN)
+            bytes = rp_expert_matmul_scratch_bytes(op->weight, low->bucket->tokens);
         low->scratch_bytes = RP_MAX(low->scratch_bytes, bytes);
     }
     if (low->scratch_bytes == 0)
@@ -477,15 +519,49 @@ static int plan_scratch(struct lowering *low, uint32_t begin, uint32_t end) {
     return RP_OK;
 }
 
-static int lower(struct lowering *low, const struct rp_fused *fused, bool explain) {
+static bool exchanges(const struct rp_cpu_lowering *low, const struct rp_fused_op *fused) {
+    for (uint32_t i = 0; i < fused->op_count; i++)
+        if (rp_op_exchanges(op_of(low, fused, i)->kind))
+            return low->graph->device->exchange != NULL;
+    return false;
+}
+
+/* The launch before one that exchanges. What the ranks give is added to it as that one is made. */
+static int begin_exchange(struct rp_cpu_lowering *low, const struct rp_fused_op *fused) {
     struct rp_graph *graph = low->graph;
-    graph->launches = rp_arena_calloc(&graph->memory, fused->count, sizeof *graph->launches);
+    struct rp_cpu_launch *launch = &graph->launches[graph->launch_count];
+    struct rp_cpu_exchange_args *args = new_args(low, sizeof *args);
+    low->exchange = NULL;
+    low->exchange_at = 0;
+    if (!args)
+        return out_of_memory(low);
+    *args = (struct rp_cpu_exchange_args){.device = graph->device,
+                                          .step = low->bindings->step,
+                                          .rows = rows_of(low, op_of(low, fused, 0))};
+    low->exchange = args;
+    *launch = (struct rp_cpu_launch){rp_cpu_exchange_run, args, graph, {.op_count = 0}};
+    if (!rp_lowering_describe(&launch->info, low->program, fused, "exchange_wait", false,
+                              &graph->memory))
+        return out_of_memory(low);
+    launch->info.prepares = true;
+    graph->launch_count++;
+    return RP_OK;
+}
+
+static int lower(struct rp_cpu_lowering *low, const struct rp_fused *fused, bool explain) {
+    struct rp_graph *graph = low->graph;
+    uint32_t count = fused->count;
+    for (uint32_t i = 0; i < fused->count; i++)
+        count += exchanges(low, &fused->ops[i]);
+    graph->launches = rp_arena_calloc(&graph->memory, count, sizeof *graph->launches);
     if (!graph->launches)
         return out_of_memory(low);
     for (uint32_t i = 0; i < fused->count; i++) {
         const struct rp_fused_op *op = &fused->ops[i];
+        int status = exchanges(low, op) ? begin_exchange(low, op) : RP_OK;
         struct rp_cpu_launch *launch = &graph->launches[graph->launch_count];
-        int status = emitters[op->fusion](low, op, launch);
+        if (status == RP_OK)
+            status = emitters[op->fusion](low, op, launch);
         if (status != RP_OK)
             return status;
         launch->graph = graph;
@@ -500,7 +576,7 @@ static int lower(struct lowering *low, const struct rp_fused *fused, bool explai
 int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint32_t begin,
                  uint32_t end, const struct rp_bucket *bucket, const struct rp_bindings *bindings,
                  const struct rp_lower_options *options, struct rp_error *err) {
-    struct lowering low = {
+    struct rp_cpu_lowering low = {
         .graph = graph, .program = program, .bindings = bindings, .bucket = bucket, .err = err};
     const struct rp_fuse_input input = {.program = program,
                                         .begin = begin,

@@ -355,7 +355,8 @@ static const struct bad {
      "config.json: architectures[0] is \"GPT2LMHeadModel\", supported: llama, mistral, qwen2, "
      "qwen3, "
      "gemma2, phi3, gemma3_text, granite, granitemoehybrid, olmo2, olmo3, smollm3, ministral, "
-     "ministral3, internlm2, internlm3, stablelm, glm, glm4, cohere, cohere2"},
+     "ministral3, internlm2, internlm3, stablelm, glm, glm4, cohere, cohere2, mixtral, "
+     "qwen2_moe, qwen3_moe, olmoe, granitemoe, glm4_moe"},
     {{"model_type", "\"granite\""},
      RP_STATUS_UNSUPPORTED,
      "config.json: model_type is \"granite\", supported: llama"},
@@ -369,9 +370,9 @@ static const struct bad {
     {{"architectures", "[\"a\\u001b[31m\\n\"]"},
      RP_STATUS_UNSUPPORTED,
      "config.json: architectures[0] is \"a?[31m?\""},
-    {{"quantization_config", "{\"quant_method\":\"gptq\",\"bits\":4}"},
+    {{"quantization_config", "{\"quant_method\":\"aqlm\",\"bits\":4}"},
      RP_STATUS_UNSUPPORTED,
-     "config.json: quantization_config.quant_method \"gptq\" is not supported"},
+     "config.json: quantization_config.quant_method \"aqlm\" is not supported"},
     {{"quantization_config", "[]"},
      RP_STATUS_FORMAT,
      "config.json: quantization_config must be an object"},
@@ -525,6 +526,17 @@ static void test_bad_values_are_refused_with_file_and_key(void **state) {
     }
 }
 
+static void test_the_first_of_several_mistakes_is_reported_whole(void **state) {
+    struct fixture *f = *state;
+    const struct entry changes[] = {
+        {"rope_theta", "\"x\""}, {"rope_scaling", "{\"rope_type\":\"x\"}"}, {"attention_y", "1"}};
+    write_config(f, changes, 3);
+    assert_int_equal(load(f), RP_STATUS_FORMAT);
+    assert_int_equal(f->err.status, RP_STATUS_FORMAT);
+    assert_string_equal(f->err.text, "config.json: rope_theta must be a number");
+    assert_string_equal(f->err.hint, "");
+}
+
 static void test_weights_that_a_family_lacks_are_refused(void **state) {
     struct fixture *f = *state;
     const struct entry mistral[] = {{"architectures", "[\"MistralForCausalLM\"]"},
@@ -634,10 +646,10 @@ static void test_a_bad_generation_config_is_refused_by_its_own_name(void **state
 
 static void test_named_shapes_are_found_and_unknown_ones_get_the_list(void **state) {
     struct fixture *f = *state;
-    static const char *const names[] = {"llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b",
-                                        "qwen2.5-0.5b", "qwen3-0.6b",   "qwen3-8b",
-                                        "mistral-7b",   "demo",         "stories260k",
-                                        "gemma-2-2b",   "gemma-2-9b",   "gemma-2-27b"};
+    static const char *const names[] = {
+        "llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b",  "qwen2.5-0.5b",          "qwen3-0.6b",
+        "qwen3-8b",     "mistral-7b",   "demo",          "stories260k",           "gemma-2-2b",
+        "gemma-2-9b",   "gemma-2-27b",  "qwen3-30b-a3b", "qwen3-30b-a3b-8-layers"};
     for (size_t i = 0; i < RP_ARRAY_COUNT(names); i++)
         assert_int_equal(rp_model_shape(names[i], &f->config, &f->err), RP_OK);
     assert_int_equal(rp_model_shape("gpt-5", &f->config, &f->err), RP_STATUS_NOT_FOUND);
@@ -659,6 +671,7 @@ int main(void) {
         TEST(test_the_newer_key_dtype_is_read_too),
         TEST(test_generation_config_adds_stop_ids_and_sampling_defaults),
         TEST(test_bad_values_are_refused_with_file_and_key),
+        TEST(test_the_first_of_several_mistakes_is_reported_whole),
         TEST(test_weights_that_a_family_lacks_are_refused),
         TEST(test_files_that_are_no_configuration_are_refused),
         TEST(test_what_is_no_model_directory_is_refused_by_what_it_is),

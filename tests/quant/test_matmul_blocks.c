@@ -1,6 +1,7 @@
-/* Goal: GEMMs on GGUF's blocks follow matrix.h for every type: with f32 inputs they have the bits
- * of an f32 matrix of the same values, with 8-bit inputs the same bits on every instruction set,
- * and a row never depends on its batch. Method: random blocks in matrices of mixed parts.
+/* Goal: GEMMs on blocks follow matrix.h for every type: with f32 inputs, and 4-bit weights with
+ * bf16 inputs, they have the bits of an f32 matrix of the same values, with 8-bit inputs the same
+ * bits on every instruction set, and a row never depends on its batch. Method: random blocks in
+ * matrices of mixed parts.
  *
  * `--dequantize TYPE IN OUT` writes the values of a file of blocks as f32 (tests/oracle). */
 #include "base/bf16.h"
@@ -123,7 +124,8 @@ static void make(struct fixture *f, enum rp_matrix_input input, uint32_t k, cons
     uint32_t row = 0;
     for (uint32_t i = 0; i < 3; i++)
         if (n[i]) {
-            f->plain.parts[f->plain.part_count++] = (struct rp_matrix_part){row, n[i], type[i]};
+            f->plain.parts[f->plain.part_count++] =
+                (struct rp_matrix_part){.row_begin = row, .rows = n[i], .type = type[i]};
             row += n[i];
         }
     size_t bytes = rp_matrix_bytes(&f->plain);
@@ -257,6 +259,13 @@ test_8_bit_inputs_give_the_same_bits_in_every_batch_team_and_instruction_set(voi
                 run((enum rp_cpu_isa)isa, &one, 1, 1);
             }
             expect_equal(f, m, isa, "a row alone");
+            for (uint32_t row = 0; row + 2 <= m; row += 2) {
+                struct rp_matmul_args two = args;
+                two.in = f->half + row * (f->k + PAD);
+                two.out = f->out[1] + row * (f->n + PAD);
+                run((enum rp_cpu_isa)isa, &two, 2, 1);
+            }
+            expect_equal(f, m, isa, "two rows alone");
         }
         if (rp_cpu_isa_detect() != RP_ISA_SCALAR && s == 1) { /* more rows than a block */
             args.out = f->out[0];
