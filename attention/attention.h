@@ -30,6 +30,7 @@ struct rp_attention_args {
     /* This layer's mask program (rp_mask_at_layer), borrowed; window and soft_cap are ignored then.
      * NULL: causal, window and cap only. Its parameters are read from the row's slot. */
     const struct rp_mask *mask;
+    uint32_t first_head; /* h of head 0 in the program: a rank of a group has some of the heads */
 };
 
 typedef void (*rp_attention_fn)(const struct rp_attention_args *args,

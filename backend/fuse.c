@@ -123,6 +123,22 @@ static bool is_connected(const struct pass *pass, const struct rp_fused_op *fuse
     return false;
 }
 
+/* A kernel sends what it exchanges with the other ranks before its rows are computed: no member may
+ * write it. At most two exchanges, for which there is memory (rp_program_exchange_bytes). */
+static bool may_exchange(const struct pass *pass, const struct rp_fused_op *fused,
+                         const struct rp_op *op) {
+    uint32_t exchanges = 0;
+    if (!rp_op_exchanges(op->kind))
+        return true;
+    for (uint32_t m = 0; m < fused->op_count; m++) {
+        const struct rp_op *member = &pass->program->ops[fused->ops[m]];
+        exchanges += rp_op_exchanges(member->kind);
+        if (rp_views_overlap(&member->out, &op->in[0]))
+            return false;
+    }
+    return exchanges < 2;
+}
+
 static bool match_rows(const struct pass *pass, struct rp_fused_op *fused,
                        struct rp_fuse_why *why) {
     const struct rp_fusion *fusion = &pass->fusions[fused->fusion];
@@ -133,7 +149,7 @@ static bool match_rows(const struct pass *pass, struct rp_fused_op *fused,
          at < pass->input->end && fused->op_count < RP_LAUNCH_OPS_MAX && !stop; at++) {
         const struct rp_op *op = &pass->program->ops[at];
         if (is_free(pass, at) && op->rows == rows && has_kind(fusion, op->kind) &&
-            is_connected(pass, fused, op)) {
+            is_connected(pass, fused, op) && may_exchange(pass, fused, op)) {
             fused->ops[fused->op_count++] = at;
             if (rp_fuse_in_order(pass->input, fused, &unused) &&
                 rp_fuse_in_place(pass->input, fused, &unused))

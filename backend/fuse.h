@@ -27,7 +27,7 @@
 
 #include "device/device.h"
 
-#define RP_FUSION_STEPS_MAX 6
+#define RP_FUSION_STEPS_MAX 8
 #define RP_FUSED_NONE       UINT32_MAX
 #define RP_FUSED_WHY_MAX    192
 

@@ -56,7 +56,8 @@ struct rp_attention_args rp_lowering_attention(const struct rp_program *program,
                                       .window = op->u.attention.window,
                                       .scale = op->u.attention.scale,
                                       .soft_cap = op->u.attention.soft_cap,
-                                      .mask = op->u.attention.mask};
+                                      .mask = op->u.attention.mask,
+                                      .first_head = op->u.attention.first_head};
 }
 
 bool rp_lowering_describe(struct rp_launch_info *info, const struct rp_program *program,

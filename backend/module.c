@@ -1,5 +1,7 @@
 #include "backend/module.h"
 
+#include "backend/group.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,10 +67,25 @@ const struct rp_backend *rp_backend_open_module(struct rp_error *err) {
 
 static int open_cuda(const struct rp_device_config *config, struct rp_backend_selection *out,
                      struct rp_error *err) {
-    out->backend = rp_backend_open_module(err);
-    if (!out->backend)
+    const struct rp_backend *module = rp_backend_open_module(err);
+    if (!module)
         return err->status;
-    return out->backend->open(config, &out->device, err);
+    return rp_group_open(module, config, &out->backend, &out->device, err);
+}
+
+/* There is a GPU, but a group was asked for, which the module does not have: no reason to take the
+ * CPU. */
+static bool is_gpu_without_groups(const struct rp_device_config *config) {
+    struct rp_error unused;
+    struct rp_device_config one = *config;
+    struct rp_device *device = NULL;
+    const struct rp_backend *module = rp_backend_open_module(&unused);
+    one.ranks = 1;
+    if (config->ranks <= 1 || !module || module->join ||
+        module->open(&one, &device, &unused) != RP_OK)
+        return false;
+    module->close(device);
+    return true;
 }
 
 int rp_backend_select(enum rp_device_choice choice, const struct rp_device_config *config,
@@ -84,7 +101,7 @@ int rp_backend_select(enum rp_device_choice choice, const struct rp_device_confi
                 snprintf(out->reason, sizeof out->reason, "CUDA was found");
             return RP_OK;
         }
-        if (choice == RP_DEVICE_CHOICE_CUDA) {
+        if (choice == RP_DEVICE_CHOICE_CUDA || is_gpu_without_groups(config)) {
             status = rp_error_set(err, RP_STATUS_DEVICE, "--device cuda: %.400s", why.text);
             rp_error_hint(err, "%s",
                           why.hint[0] ? why.hint
@@ -94,9 +111,8 @@ int rp_backend_select(enum rp_device_choice choice, const struct rp_device_confi
         }
         snprintf(out->reason, sizeof out->reason, "no CUDA: %.360s", why.text);
     }
-    out->backend = rp_backend_cpu();
     out->device = NULL;
-    int status = out->backend->open(config, &out->device, err);
+    int status = rp_group_open(rp_backend_cpu(), config, &out->backend, &out->device, err);
     if (status == RP_OK)
         out->backend->info(out->device, &out->info);
     return status;

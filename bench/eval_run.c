@@ -54,7 +54,7 @@ static int make_memory(struct rp_eval_run *run, struct rp_error *err) {
     size_t state = rp_step_state_carve(&step, NULL, &run->view);
     size_t rings = rp_step_rings_carve(&step, NULL, &run->view);
     if (rp_mul_overflow((size_t)page_count(run) + 1, run->kv.page_stride, &kv_bytes) ||
-        rp_mul_overflow((size_t)run->config.chunk * run->vocab, sizeof(float), &logits_bytes))
+        rp_mul_overflow((size_t)run->config.chunk * run->logits_cols, sizeof(float), &logits_bytes))
         return out_of_memory(err);
     run->state = backend->alloc(device, state, RP_MEMORY_DEVICE);
     run->rings = backend->alloc(device, rings, RP_MEMORY_HOST);
@@ -117,10 +117,13 @@ int rp_eval_run_open(const struct rp_eval_run_config *config, struct rp_eval_run
     out->config = *config;
     out->vocab = model->vocab;
     config->backend->info(config->device, &info);
-    if (!rp_kv_layout_init(&out->kv, model->layers, model->kv_heads, model->head_dim,
-                           info.page_tokens, config->kv_dtype))
+    if (!rp_kv_layout_init(&out->kv, model->layers, rp_model_rank_kv_heads(config->model),
+                           model->head_dim, info.page_tokens, config->kv_dtype))
         return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
     int status = rp_model_emit(config->model, &out->program, err);
+    for (uint32_t i = 0; status == RP_OK && i < out->program.tensor_count; i++)
+        if (strcmp(out->program.tensors[i].name, "logits") == 0)
+            out->logits_cols = out->program.tensors[i].cols;
     if (status == RP_OK)
         status = make_memory(out, err);
     return status == RP_OK ? make_graphs(out, err) : status;
@@ -204,9 +207,13 @@ int rp_eval_run_feed(struct rp_eval_run *run, const int32_t *ids, uint32_t count
                             (unsigned)(WAIT_NS / 1000000000u));
     if (status != RP_OK ||
         backend->copy(device, run->logits, rp_graph_set_arena(run->graphs) + run->logits_offset,
-                      (size_t)count * run->vocab * sizeof(float)) != RP_OK ||
+                      (size_t)count * run->logits_cols * sizeof(float)) != RP_OK ||
         backend->synchronize(device) != RP_OK)
         return device_failed(run, err);
+    /* In a group rows are padded. */
+    for (uint32_t row = 1; row < count && run->logits_cols != run->vocab; row++)
+        memmove(run->logits + (size_t)row * run->vocab,
+                run->logits + (size_t)row * run->logits_cols, run->vocab * sizeof(float));
     *out = run->logits;
     return check_result(run, err);
 }

@@ -26,7 +26,7 @@ struct rp_eval_run_config {
 
 struct rp_eval_run {
     struct rp_eval_run_config config;
-    uint32_t vocab;
+    uint32_t vocab, logits_cols; /* columns of the program's logits: padded in a group */
     struct rp_program program;
     struct rp_graph_set *graphs;
     struct rp_step_view view;

@@ -16,8 +16,8 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/threads.h"
+#include "device/cpu_gate.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,27 +26,10 @@
 #include <string.h>
 
 #if defined(__linux__)
-#include <limits.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
 #define QUEUE_JOBS 64
-/* More than a barrier between balanced workers needs, less than the scheduler's tick. */
-#define SPIN_NS 20000u
-/* Pauses before the clock is read for the first time; about half a microsecond on Zen 4. */
-#define SPIN_PAUSES 32
-#define NO_DEADLINE UINT64_MAX
-
-struct gate {
-    _Alignas(RP_CACHE_LINE) _Atomic uint32_t word;
-    _Atomic uint32_t sleepers;
-#if !defined(__linux__)
-    pthread_mutex_t mutex;
-    pthread_cond_t cond;
-#endif
-};
 
 struct queued_job {
     rp_cpu_job run; /* NULL: leave */
@@ -65,7 +48,7 @@ struct team_thread {
 };
 
 struct rp_cpu_team {
-    struct gate handed, begun, phase, finished;
+    struct rp_cpu_gate handed, begun, phase, finished;
     _Alignas(RP_CACHE_LINE) _Atomic uint32_t arrived; /* at the barrier of this phase */
     uint64_t arrival_ns[2]; /* of the last worker at a timed barrier, by phase % 2 */
     _Alignas(RP_CACHE_LINE) _Atomic uint64_t completed;
@@ -77,126 +60,6 @@ struct rp_cpu_team {
     struct queued_job queue[QUEUE_JOBS];
     struct team_thread threads[];
 };
-
-static inline void cpu_pause(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-#if defined(__linux__)
-
-static bool gate_init(struct gate *gate) {
-    (void)gate;
-    return true;
-}
-
-static void gate_deinit(struct gate *gate) { (void)gate; }
-
-/* Sleeps while word == seen; may return early for any reason. */
-static void gate_sleep(struct gate *gate, uint32_t seen, uint64_t deadline_ns) {
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
-    /* WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, as rp_clock_ns is. */
-    syscall(SYS_futex, &gate->word, FUTEX_WAIT_BITSET_PRIVATE, seen,
-            deadline_ns == NO_DEADLINE ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);
-}
-
-static void gate_wake(struct gate *gate) {
-    syscall(SYS_futex, &gate->word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
-
-#else
-
-static bool gate_init(struct gate *gate) {
-    if (pthread_mutex_init(&gate->mutex, NULL) != 0)
-        return false;
-    if (pthread_cond_init(&gate->cond, NULL) == 0)
-        return true;
-    pthread_mutex_destroy(&gate->mutex);
-    return false;
-}
-
-static void gate_deinit(struct gate *gate) {
-    pthread_cond_destroy(&gate->cond);
-    pthread_mutex_destroy(&gate->mutex);
-}
-
-static void gate_sleep(struct gate *gate, uint32_t seen, uint64_t deadline_ns) {
-    pthread_mutex_lock(&gate->mutex);
-    if (atomic_load(&gate->word) == seen) {
-        if (deadline_ns == NO_DEADLINE) {
-            pthread_cond_wait(&gate->cond, &gate->mutex);
-        } else {
-            /* Condition variables wait for wall time by default: turn what is left into it. */
-            uint64_t now = rp_clock_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
-            struct timespec until;
-            clock_gettime(CLOCK_REALTIME, &until);
-            left += (uint64_t)until.tv_nsec;
-            until.tv_sec += (time_t)(left / 1000000000u);
-            until.tv_nsec = (long)(left % 1000000000u);
-            pthread_cond_timedwait(&gate->cond, &gate->mutex, &until);
-        }
-    }
-    pthread_mutex_unlock(&gate->mutex);
-}
-
-static void gate_wake(struct gate *gate) {
-    pthread_mutex_lock(&gate->mutex);
-    pthread_cond_broadcast(&gate->cond);
-    pthread_mutex_unlock(&gate->mutex);
-}
-
-#endif
-
-static inline bool gate_passed(struct gate *gate, uint32_t seen) {
-    /* acquire: what the signaller wrote before gate_advance is visible once this is true. */
-    return atomic_load_explicit(&gate->word, memory_order_acquire) != seen;
-}
-
-/* Moves the counter on to `value`; one thread at a time does so. Sequentially consistent against
- * the sleeper's count: either the sleeper's last look at the word sees this step, or this load sees
- * the sleeper. */
-static void gate_open(struct gate *gate, uint32_t value) {
-    atomic_store_explicit(&gate->word, value, memory_order_seq_cst);
-    if (atomic_load_explicit(&gate->sleepers, memory_order_seq_cst) != 0)
-        gate_wake(gate);
-}
-
-static bool gate_spin(struct gate *gate, uint32_t seen, bool yield) {
-    for (int i = 0; i < SPIN_PAUSES; i++) {
-        if (gate_passed(gate, seen))
-            return true;
-        cpu_pause();
-    }
-    uint64_t end = rp_clock_ns() + SPIN_NS;
-    do {
-        for (int i = 0; i < SPIN_PAUSES; i++) {
-            if (gate_passed(gate, seen))
-                return true;
-            cpu_pause();
-        }
-        if (yield)
-            sched_yield();
-    } while (rp_clock_ns() < end);
-    return gate_passed(gate, seen);
-}
-
-/* Sleeps until the counter differs from `seen`; false when the deadline passed first. */
-static bool gate_wait(struct gate *gate, uint32_t seen, uint64_t deadline_ns) {
-    for (;;) {
-        if (gate_passed(gate, seen))
-            return true;
-        if (deadline_ns != NO_DEADLINE && rp_clock_ns() >= deadline_ns)
-            return false;
-        atomic_fetch_add_explicit(&gate->sleepers, 1, memory_order_seq_cst);
-        if (atomic_load_explicit(&gate->word, memory_order_seq_cst) == seen)
-            gate_sleep(gate, seen, deadline_ns);
-        atomic_fetch_sub_explicit(&gate->sleepers, 1, memory_order_relaxed);
-    }
-}
 
 static uint64_t pass_barrier(const struct rp_cpu_worker *worker, bool timed) {
     if (worker->count == 1)
@@ -210,9 +73,9 @@ static uint64_t pass_barrier(const struct rp_cpu_worker *worker, bool timed) {
         if (timed)
             team->arrival_ns[seen % 2] = rp_clock_ns();
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
-        gate_open(&team->phase, seen + 1);
-    } else if (!gate_spin(&team->phase, seen, team->crowded)) {
-        gate_wait(&team->phase, seen, NO_DEADLINE);
+        rp_cpu_gate_open(&team->phase, seen + 1);
+    } else if (!rp_cpu_gate_spin(&team->phase, seen, team->crowded)) {
+        rp_cpu_gate_wait(&team->phase, seen, RP_CPU_NO_DEADLINE);
     }
     /* Written again two phases later, when this worker has arrived at the one between. */
     return timed ? team->arrival_ns[seen % 2] : 0;
@@ -264,16 +127,16 @@ bool rp_cpu_parts_next(struct rp_cpu_parts *parts, size_t *out_begin, size_t *ou
     return false;
 }
 
-static void gate_pass(struct rp_cpu_team *team, struct gate *gate, uint32_t seen) {
-    if (!gate_spin(gate, seen, team->crowded))
-        gate_wait(gate, seen, NO_DEADLINE);
+static void gate_pass(struct rp_cpu_team *team, struct rp_cpu_gate *gate, uint32_t seen) {
+    if (!rp_cpu_gate_spin(gate, seen, team->crowded))
+        rp_cpu_gate_wait(gate, seen, RP_CPU_NO_DEADLINE);
 }
 
 /* Worker 0 of job `number` (from 0): lets the others join, and completes it. */
 static void run_job(struct rp_cpu_team *team, uint64_t number, const struct rp_cpu_worker *worker) {
     const struct queued_job *job = &team->queue[number % QUEUE_JOBS];
     if (worker->count > 1)
-        gate_open(&team->begun, (uint32_t)(number + 1));
+        rp_cpu_gate_open(&team->begun, (uint32_t)(number + 1));
     job->run(job->arg0, job->arg1, worker);
     rp_cpu_barrier(worker);
     /* release: with the barrier before, publishes what all workers wrote. */
@@ -288,11 +151,11 @@ static void run_stream(const struct rp_cpu_worker *worker) {
         uint64_t next = atomic_load_explicit(&team->completed, memory_order_acquire);
         for (; (uint32_t)next != seen; next++) {
             if (!team->queue[next % QUEUE_JOBS].run) {
-                gate_open(&team->begun, (uint32_t)(next + 1));
+                rp_cpu_gate_open(&team->begun, (uint32_t)(next + 1));
                 return;
             }
             run_job(team, next, worker);
-            gate_open(&team->finished, (uint32_t)(next + 1));
+            rp_cpu_gate_open(&team->finished, (uint32_t)(next + 1));
         }
     }
 }
@@ -360,10 +223,15 @@ static void enqueue(struct rp_cpu_team *team, rp_cpu_job run, void *arg0, uint64
 /* All that waits goes to the stream thread. */
 static void hand_over(struct rp_cpu_team *team) {
     team->handed_count = team->submit_count;
-    gate_open(&team->handed, (uint32_t)team->handed_count);
+    rp_cpu_gate_open(&team->handed, (uint32_t)team->handed_count);
 }
 
 int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_error *err) {
+    return rp_cpu_team_create_shared(threads, 1, out, err);
+}
+
+int rp_cpu_team_create_shared(uint32_t threads, uint32_t teams, struct rp_cpu_team **out,
+                              struct rp_error *err) {
     const uint32_t workers_max = 1024;
     uint32_t cores = usable_cores();
     if (threads == 0)
@@ -372,20 +240,21 @@ int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_err
     if (threads > workers_max)
         return rp_error_set(err, RP_STATUS_RANGE, "%u CPU threads: at most %u", threads,
                             workers_max);
+    threads = RP_MAX(threads / teams, 1u);
     size_t bytes = sizeof(struct rp_cpu_team) + threads * sizeof(struct team_thread);
     struct rp_cpu_team *team = rp_alloc_aligned(bytes, RP_CACHE_LINE);
     if (!team)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %u CPU threads", threads);
     memset(team, 0, bytes);
     team->worker_count = threads;
-    team->crowded = threads >= cores;
-    if (!gate_init(&team->handed))
+    team->crowded = threads * teams >= cores;
+    if (!rp_cpu_gate_init(&team->handed))
         goto fail_handed;
-    if (!gate_init(&team->begun))
+    if (!rp_cpu_gate_init(&team->begun))
         goto fail_begun;
-    if (!gate_init(&team->phase))
+    if (!rp_cpu_gate_init(&team->phase))
         goto fail_phase;
-    if (!gate_init(&team->finished))
+    if (!rp_cpu_gate_init(&team->finished))
         goto fail_finished;
     /* Signals are for the loop thread: workers inherit a mask that blocks all but SIGPROF, which
      * samples call stacks (metrics/stack_sampler.h), and SIGSYS, which the kernel sends to the
@@ -412,11 +281,11 @@ int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_err
     return RP_OK;
 
 fail_finished:
-    gate_deinit(&team->phase);
+    rp_cpu_gate_deinit(&team->phase);
 fail_phase:
-    gate_deinit(&team->begun);
+    rp_cpu_gate_deinit(&team->begun);
 fail_begun:
-    gate_deinit(&team->handed);
+    rp_cpu_gate_deinit(&team->handed);
 fail_handed:
     rp_free_aligned(team);
     return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %u CPU threads", threads);
@@ -427,15 +296,15 @@ void rp_cpu_team_destroy(struct rp_cpu_team *team) {
         return;
     /* A queue slot for the job that ends the thread. */
     if (team->submit_count >= QUEUE_JOBS)
-        rp_cpu_team_wait(team, team->submit_count - QUEUE_JOBS + 1, NO_DEADLINE);
+        rp_cpu_team_wait(team, team->submit_count - QUEUE_JOBS + 1, RP_CPU_NO_DEADLINE);
     enqueue(team, NULL, NULL, 0);
     hand_over(team);
     for (uint32_t i = 0; i < team->thread_count; i++)
         pthread_join(team->threads[i].thread, NULL);
-    gate_deinit(&team->finished);
-    gate_deinit(&team->phase);
-    gate_deinit(&team->begun);
-    gate_deinit(&team->handed);
+    rp_cpu_gate_deinit(&team->finished);
+    rp_cpu_gate_deinit(&team->phase);
+    rp_cpu_gate_deinit(&team->begun);
+    rp_cpu_gate_deinit(&team->handed);
     rp_free_aligned(team);
 }
 
@@ -488,9 +357,9 @@ bool rp_cpu_team_wait(struct rp_cpu_team *team, uint64_t job, uint64_t deadline_
         if (run_own(team))
             continue;
         /* On a crowded machine the owner's spinning would slow the workers that it waits for. */
-        if (!team->crowded && gate_spin(&team->finished, seen, false))
+        if (!team->crowded && rp_cpu_gate_spin(&team->finished, seen, false))
             continue;
-        if (!gate_wait(&team->finished, seen, deadline_ns))
+        if (!rp_cpu_gate_wait(&team->finished, seen, deadline_ns))
             return rp_cpu_team_completed(team) >= job;
     }
 }

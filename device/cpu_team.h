@@ -31,6 +31,10 @@ typedef void (*rp_cpu_job)(void *arg0, uint64_t arg1, const struct rp_cpu_worker
 
 /* threads 0: one per core that this process may use. */
 int rp_cpu_team_create(uint32_t threads, struct rp_cpu_team **out, struct rp_error *err);
+/* The same for one of `teams` that work at the same time and share `threads`, or the cores: each
+ * gets an equal part, at least one thread. */
+int rp_cpu_team_create_shared(uint32_t threads, uint32_t teams, struct rp_cpu_team **out,
+                              struct rp_error *err);
 void rp_cpu_team_destroy(struct rp_cpu_team *team); /* finishes queued jobs */
 uint32_t rp_cpu_team_size(const struct rp_cpu_team *team);
 

@@ -24,7 +24,8 @@ struct rp_graph; /* a captured list of launches with fixed arguments */
 struct rp_kv_layout;
 
 struct rp_device_config {
-    uint32_t threads;         /* CPU: workers; 0 = one per core */
+    uint32_t ranks;           /* of the group that it is for (backend/group.h); 0 and 1: none */
+    uint32_t threads;         /* CPU: workers, of all ranks together; 0 = one per core */
     bool scalar_only;         /* CPU: only the scalar reference (tests) */
     uint32_t ordinal;         /* CUDA: GPU ordinal */
     bool fast_numerics;       /* CUDA: --numerics fast */
@@ -45,6 +46,7 @@ struct rp_device_info {
     uint64_t memory_bytes; /* what may be allocated; of a GPU: its whole memory */
     uint32_t page_tokens;  /* preferred KV page */
     bool separate_memory;  /* device memory cannot be read by the host */
+    uint32_t ranks;        /* of a group, whose memory_bytes are of one rank; else 1 */
     /* Prompt and decode kernels give different bits: pages that decode wrote may not be reused for
      * prompts where answers must not depend on the batch. */
     bool decode_differs;
@@ -104,7 +106,8 @@ enum rp_device_fault {
 
 enum rp_memory_kind {
     RP_MEMORY_DEVICE,
-    RP_MEMORY_HOST /* visible to both at one address: rings, swapped pages */
+    RP_MEMORY_HOST,     /* visible to both, and to all ranks, at one address: rings */
+    RP_MEMORY_HOST_EACH /* the same, but each rank of a group has its own: swapped pages */
 };
 
 struct rp_backend {
@@ -187,6 +190,16 @@ struct rp_backend {
     /* NULL, or: asynchronously reads [data, data + bytes) of device
      * memory once, as fast as the device can, and forgets it (bandwidth). */
     int (*read)(struct rp_device *device, const void *data, size_t bytes);
+    /* Groups (backend/group.h). NULL: this backend has none. */
+    /* Makes opened devices the ranks of a group, in this order, before anything is captured:
+     * operators that exchange data do so from now on. A rank that fails makes the others fail. */
+    int (*join)(struct rp_device *const *ranks, uint32_t count, struct rp_error *err);
+    /* Memory for exchanges in which each rank gives `bytes` (rp_program_exchange_bytes): before
+     * the capture of graphs that need it. Waits for the queued work where it grows. */
+    int (*reserve_exchange)(struct rp_device *const *ranks, uint32_t count, size_t bytes,
+                            struct rp_error *err);
+    /* A group's alone, else NULL: what rank `rank` has at this address of the group's memory. */
+    void *(*rank_address)(struct rp_device *group, uint32_t rank, const void *address);
     const struct rp_profiler *profiler;        /* NULL: node stamps are all there is */
     const struct rp_device_counting *counting; /* NULL: it has no counters of its own */
 };

@@ -36,6 +36,10 @@ struct rp_embed_args {
     uint32_t vocab, hidden;
     float scale;
     struct rp_values out; /* (tokens, hidden) f32 */
+    /* The table has the ids [first_id, first_id + vocab) of a larger one: rows of others are
+     * zeros. */
+    uint32_t first_id;
+    bool is_shard;
 };
 void rp_embed_rows(const void *args, uint32_t begin, uint32_t end);
 

@@ -24,6 +24,13 @@ void rp_embed_rows(const void *args_void, uint32_t begin, uint32_t end) {
     for (uint32_t row = begin; row < end; row++) {
         uint32_t id = (uint32_t)args->step.token_ids[row];
         float *out = (float *)args->out.data + row * args->out.stride;
+        if (args->is_shard) {
+            id -= args->first_id; /* wraps below it */
+            if (id >= args->vocab) {
+                memset(out, 0, args->hidden * sizeof *out);
+                continue;
+            }
+        }
         args->read_row(args->table, id < args->vocab ? id : 0, out);
         if (args->scale != 1.0f)
             for (uint32_t c = 0; c < args->hidden; c++)

@@ -222,6 +222,13 @@ static void put_parameters(struct words *words, const struct rp_op *op) {
         put_float(words, op->u.scale.factor);
         put(words, op->u.scale.position_count);
         break;
+    case RP_OP_ALLREDUCE:
+        put(words, (uint32_t)op->u.exchange.payload);
+        break;
+    case RP_OP_GROUP_NORM:
+        put_float(words, op->u.group_norm.eps);
+        put(words, op->u.group_norm.cols);
+        break;
     case RP_OP_LAYER_NORM:
         put_float(words, op->u.layer_norm.eps);
         put(words, op->u.layer_norm.group);
@@ -288,6 +295,35 @@ uint64_t rp_program_fingerprint(const struct rp_program *program) {
         if (op->kind == RP_OP_ATTENTION && op->u.attention.mask_text)
             hash = rp_hash64(op->u.attention.mask_text, strlen(op->u.attention.mask_text), hash);
     }
-    uint32_t counts[] = {program->tensor_count, program->op_count, program->sample_begin};
-    return rp_hash64(counts, sizeof counts, hash);
+    uint32_t counts[] = {program->tensor_count, program->op_count, program->sample_begin,
+                         program->ranks};
+    /* Without ranks: the fingerprint that programs had before there were any. */
+    return rp_hash64(counts, program->ranks > 1 ? sizeof counts : sizeof counts - sizeof counts[0],
+                     hash);
+}
+
+size_t rp_op_exchange_bytes(const struct rp_program *program, const struct rp_op *op,
+                            const struct rp_bucket *bucket) {
+    size_t rows = rp_program_rows(program, bucket, op->rows), row_bytes = sizeof(float);
+    if (!rp_op_exchanges(op->kind))
+        return 0;
+    if (op->kind == RP_OP_ALLREDUCE)
+        row_bytes = (size_t)op->out.cols * rp_dtype_bytes(op->u.exchange.payload);
+    else if (op->kind == RP_OP_ALLGATHER)
+        row_bytes = (size_t)op->in[0].cols * sizeof(float);
+    return RP_ALIGN_UP(rows * row_bytes, RP_CACHE_LINE);
+}
+
+size_t rp_program_exchange_bytes(const struct rp_program *program, const struct rp_bucket *bucket) {
+    size_t first = 0, second = 0;
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        size_t bytes = rp_op_exchange_bytes(program, &program->ops[i], bucket);
+        if (bytes > first) {
+            second = first;
+            first = bytes;
+        } else if (bytes > second) {
+            second = bytes;
+        }
+    }
+    return first + second;
 }

@@ -11,6 +11,15 @@
  * rounds to nearest even; sums, norms, softmax and logits are f32. The input of a GEMM has the
  * dtype of its weights, so it is rounded when the operator before it stores it.
  *
+ * Groups: with ranks above 1 the program is that of every rank of a group (tensor parallel). All
+ * ranks run the same operators on tensors of the same shapes; their weights and vectors differ.
+ * `weight` is an array with a matrix for each rank, and a vector has one for each rank at a
+ * distance of vector_step elements. backend/group.h makes of it what is lowered for a rank.
+ *
+ * ALLREDUCE, the rounding point of a group: element x of rank r is rounded once to the payload's
+ * type, and every rank gets the f32 sum of the rounded values in rank order, whatever the size of
+ * the tensor:   x = ((round(x_0) + round(x_1)) + round(x_2)) + ..
+ *
  * Memory: a program owns its arrays (rp_program_deinit); matrices and vectors are borrowed from the
  * weights, which outlive every graph. Lowering copies what it needs: a program may be freed
  * after. */
@@ -52,12 +61,14 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(ACTIVATION, "activation") /* out[n] = act(in[0, n)) * in[n, 2n) */                           \
     X(ADD, "add")               /* out = in0 + in1 (out may be in0) */                             \
     X(GATHER_ROWS, "gather_rows") /* out[logit row] = in[token of that logit row] */               \
-    X(SAMPLE, "sample") /* in0 = logits: choose tokens, advance slots, publish results */          \
-    X(ALLREDUCE,                                                                                   \
-      "allreduce")          /* in place: the sum over the group's devices; groups of one today */  \
-    X(SOFT_CAP, "soft_cap") /* out = cap * tanh(in0 / cap), f32; out may be in0 */                 \
-    X(SCALE, "scale")       /* out = in0 * factor (* table[position]); out may be in0 */           \
+    X(SAMPLE, "sample")         /* in0 = logits: choose tokens, advance slots, publish results */  \
+    X(ALLREDUCE, "allreduce")   /* in place: the sum over the group's ranks (u.exchange) */        \
+    X(SOFT_CAP, "soft_cap")     /* out = cap * tanh(in0 / cap), f32; out may be in0 */             \
+    X(SCALE, "scale")           /* out = in0 * factor (* table[position]); out may be in0 */       \
     X(LAYER_NORM, "layer_norm") /* LayerNorm over groups of `group` columns */                     \
+    X(ALLGATHER, "allgather")   /* out = the in0 of every rank side by side, f32 */                \
+    X(GROUP_NORM,                                                                                  \
+      "group_norm") /* in place: RMSNorm over the columns of all ranks, times vector */            \
     X(ROUTE,                                                                                       \
       "route") /* in0 = router logits: out = weights of the row's experts, then their ids */       \
     X(EXPERT_ORDER, "expert_order")     /* in0 = ids: out = the rows' choices sorted by expert */  \
@@ -147,17 +158,22 @@ struct rp_op {
     uint32_t in_count;
     struct rp_view in[RP_OP_INPUTS_MAX]; /* those from in_count on are undefined */
     struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
-    /* EMBED, LINEAR; EXPERT_GATE_UP, EXPERT_DOWN: the matrices of all experts in order */
+    /* EMBED, LINEAR: (ranks); EXPERT_GATE_UP, EXPERT_DOWN: the matrices of all experts in order */
     const struct rp_matrix *weight;
-    /* NORM: weight (group) f32; LAYER_NORM: weight (cols); LINEAR: bias (n) f32 or NULL; ROUTE:
-     * added to the scores for the choice (count) f32, or NULL */
+    /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or NULL;
+     * ROUTE: added to the scores for the choice (count) f32, or NULL */
     const float *vector;
+    /* Elements from a rank\'s vector to the next one\'s; 0: all have the same. */
+    uint32_t vector_step;
     const float *bias; /* LAYER_NORM: (cols) f32 or NULL */
     /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32; SCALE: (positions) f32 or NULL */
     const float *table;
     union {
         struct {
             float scale;
+            /* The ids [first_id, first_id + weight->rows) are this rank's; others are rows of zeros
+             * where the program has ranks. */
+            uint32_t first_id;
         } embed;
         struct {
             float eps;
@@ -166,6 +182,7 @@ struct rp_op {
         } norm;
         struct {
             bool bias; /* adds vector; true in a described model too, whose vector is NULL */
+            bool first_rank_bias; /* rank 0 alone adds it: the outputs of all ranks are summed */
         } linear;
         struct {
             uint32_t heads, head_dim, rotary_dim, position_count;
@@ -175,9 +192,10 @@ struct rp_op {
         } kv_write;
         struct {
             uint32_t heads, kv_heads, head_dim;
-            float scale;     /* of q.k, usually head_dim^-1/2 */
-            uint32_t window; /* visible iff q - kv < window; 0 = no window. Causal always. */
-            float soft_cap;  /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
+            uint32_t first_head; /* of this rank's, among all heads: what a mask calls h */
+            float scale;         /* of q.k, usually head_dim^-1/2 */
+            uint32_t window;     /* visible iff q - kv < window; 0 = no window. Causal always. */
+            float soft_cap; /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
             /* This layer's mask program, in place of causal, window and soft_cap; NULL: those.
              * Borrowed: it outlives every graph. */
             const struct rp_mask *mask;
@@ -220,6 +238,13 @@ struct rp_op {
             /* in2 is added last: the shared expert; gated: times sigmoid(in3), in3 one column */
             bool shared, gated;
         } expert_sum;
+        struct {
+            enum rp_dtype payload; /* of ALLREDUCE: F32 or BF16 */
+        } exchange;
+        struct {
+            float eps;
+            uint32_t cols; /* of all ranks together */
+        } group_norm;
     } u;
 };
 
@@ -233,6 +258,7 @@ struct rp_program {
     struct rp_tensor *tensors;
     uint32_t tensor_count;
     uint32_t tensor_capacity;
+    uint32_t ranks; /* of the group that it is for; 0 and 1: no group */
 };
 
 /* The shape that a program is lowered for. */
@@ -276,6 +302,17 @@ static inline struct rp_view rp_view_all(const struct rp_program *program, int32
     struct rp_view view = {tensor, 0, program->tensors[tensor].cols};
     return view;
 }
+
+/* Operators that exchange data between the ranks of a group. */
+static inline bool rp_op_exchanges(enum rp_op_kind kind) {
+    return kind == RP_OP_ALLREDUCE || kind == RP_OP_ALLGATHER || kind == RP_OP_GROUP_NORM;
+}
+/* Bytes that a rank gives to the others in the largest exchange of a bucket, a multiple of
+ * RP_CACHE_LINE. A backend may fuse up to two exchanges, so it is the sum of the two largest. */
+size_t rp_program_exchange_bytes(const struct rp_program *program, const struct rp_bucket *bucket);
+/* The same of one operator. */
+size_t rp_op_exchange_bytes(const struct rp_program *program, const struct rp_op *op,
+                            const struct rp_bucket *bucket);
 
 /* A hash over kinds, names, shapes, dtypes and parameters (no addresses): changes when and only
  * when the program does. */

@@ -3,6 +3,7 @@
 #include "engine/engine_internal.h"
 
 #include "backend/module.h"
+#include "backend/group.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -70,6 +71,13 @@ static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
     if (!rp_page_life_init(&engine->observer.page_watch.life, config.page_count, &engine->metrics))
         return rp_engine_no_memory(err, "times of pages", config.page_count);
     rp_scheduler_watch_pages(engine->scheduler, rp_page_watch_note, &engine->observer.page_watch);
+    if (engine->config.kv_event_capacity && config.prefix_cache) {
+        if (!rp_kv_events_init(&engine->kv_events, engine->config.kv_event_capacity,
+                               config.page_tokens))
+            return rp_engine_no_memory(err, "events of the prefix cache",
+                                       engine->config.kv_event_capacity);
+        rp_scheduler_watch_prefix(engine->scheduler, rp_kv_events_note, &engine->kv_events);
+    }
     if (!rp_ring_init(&engine->requests, engine->config.queue_capacity, sizeof(void *)) ||
         !rp_ring_init(&engine->events, engine->layout.event_capacity, sizeof(struct rp_event)))
         return rp_engine_no_memory(err, "request and event rings", engine->layout.event_capacity);
@@ -79,15 +87,21 @@ static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
 static int open_device(struct rp_engine *engine, struct rp_error *err) {
     engine->backend = engine->config.backend ? engine->config.backend : rp_backend_cpu();
     engine->device = engine->config.opened;
-    int status = engine->device
-                     ? RP_OK
-                     : engine->backend->open(&engine->config.device, &engine->device, err);
+    int status = engine->device ? RP_OK
+                                : rp_group_open(engine->backend, &engine->config.device,
+                                                &engine->backend, &engine->device, err);
     if (status != RP_OK)
         return status;
     engine->backend->info(engine->device, &engine->device_info);
     engine->backend->memory(engine->device, &engine->memory_opened);
     rp_engine_config_resolve(&engine->config, &engine->device_info);
-    return RP_OK;
+    if (!engine->model->ranks)
+        return rp_model_shard(engine->model, engine->device_info.ranks, err);
+    if (engine->model->ranks == engine->device_info.ranks)
+        return RP_OK;
+    return rp_error_set(err, RP_STATUS_INVALID,
+                        "the weights are divided among %u ranks, the device has %u",
+                        engine->model->ranks, engine->device_info.ranks);
 }
 
 static void set_memory_metrics(struct rp_engine *engine) {
@@ -99,6 +113,7 @@ static void set_memory_metrics(struct rp_engine *engine) {
         rp_gauge_set(&metrics->memory[RP_MEMORY_WEIGHTS],
                      (int64_t)rp_model_weight_bytes(engine->model));
         rp_gauge_set(&metrics->memory[RP_MEMORY_ACTIVATIONS], (int64_t)layout->arena_bytes);
+        rp_gauge_set(&metrics->memory[RP_MEMORY_WORKSPACE], (int64_t)layout->exchange_bytes);
         rp_gauge_set(&metrics->memory[RP_MEMORY_SLOTS], (int64_t)layout->state_bytes);
         rp_gauge_set(&metrics->memory[RP_MEMORY_KV], (int64_t)engine->kv_committed);
     }
@@ -217,6 +232,7 @@ void rp_engine_destroy(struct rp_engine *engine) {
     rp_scheduler_destroy(engine->scheduler);
     rp_ring_deinit(&engine->requests);
     rp_ring_deinit(&engine->events);
+    rp_kv_events_deinit(&engine->kv_events);
     rp_free(engine->batch.results);
     rp_observer_deinit(&engine->observer);
     if (engine->device) {
@@ -265,6 +281,10 @@ uint32_t rp_engine_output_max(const struct rp_engine *engine, uint32_t prompt_co
 
 bool rp_engine_prompt_fits(const struct rp_engine *engine, uint32_t prompt_count) {
     return rp_scheduler_prompt_fits(&engine->scheduler_config, prompt_count);
+}
+
+struct rp_kv_events *rp_engine_kv_events(struct rp_engine *engine) {
+    return engine->kv_events.next ? &engine->kv_events : NULL;
 }
 
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine) {

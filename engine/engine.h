@@ -21,8 +21,9 @@
 #include "metrics/trace_ring.h"
 
 struct rp_engine;
-struct rp_mask;  /* attention/mask/mask.h */
-struct rp_model; /* model/model.h */
+struct rp_kv_events; /* engine/observe/kv_events.h */
+struct rp_mask;      /* attention/mask/mask.h */
+struct rp_model;     /* model/model.h */
 
 /* swap_bytes: a quarter of the host memory that is free, at most 4 GiB. */
 #define RP_SWAP_BYTES_AUTO UINT64_MAX
@@ -38,6 +39,7 @@ struct rp_engine_config {
     uint32_t max_model_len;          /* 0: the model's */
     uint32_t queue_capacity;         /* --max-num-queued-reqs, default 256 */
     uint32_t event_capacity;         /* 0: derived */
+    uint32_t kv_event_capacity;      /* changes of the prefix cache that wait; 0: not collected */
     uint64_t kv_cache_bytes;         /* device pool; 0: derived from free memory, capped */
     double memory_utilization;       /* of a GPU: share that may be used; 0: 0.92 */
     uint32_t page_count_override;    /* --num-gpu-blocks-override; 0: from kv_cache_bytes */
@@ -84,6 +86,7 @@ struct rp_memory_plan {
     struct rp_memory_item items[RP_MEMORY_ITEMS_MAX];
     uint32_t item_count;
     uint64_t total_bytes;
+    uint32_t ranks;        /* devices of a group, each of which has all this; else 1 */
     uint64_t device_bytes; /* the GPU's whole memory; 0: the host's is the device's */
     bool measured;         /* a GPU: graphs and pool as they are, not as they were estimated */
     uint32_t page_tokens, page_count, host_page_count;
@@ -195,6 +198,9 @@ void rp_engine_destroy(struct rp_engine *engine);
 int rp_engine_submit(struct rp_engine *engine, struct rp_request *request) RP_MUST_USE;
 /* Any thread: wakes the engine after request->cancelled was set or a hold was released. */
 void rp_engine_notify(struct rp_engine *engine);
+/* Changes of the prefix cache, for one consumer on any thread, until destroy; NULL: they are not
+ * collected. */
+struct rp_kv_events *rp_engine_kv_events(struct rp_engine *engine);
 /* Loop thread: next event; false when the ring is empty. */
 bool rp_engine_next_event(struct rp_engine *engine, struct rp_event *out_event);
 

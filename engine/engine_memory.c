@@ -59,7 +59,7 @@ int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err) {
     int status = reserve_pool(engine, err);
     if (status != RP_OK)
         return status;
-    engine->host_pages = backend->alloc(engine->device, host_bytes, RP_MEMORY_HOST);
+    engine->host_pages = backend->alloc(engine->device, host_bytes, RP_MEMORY_HOST_EACH);
     if (!engine->host_pages)
         return rp_engine_no_memory(err, "swap pool", host_bytes);
     rp_step_state_carve(&layout->step, engine->state, view);
@@ -168,5 +168,5 @@ void rp_engine_free_buffers(struct rp_engine *engine) {
     backend->free(engine->device, engine->rings, RP_MEMORY_HOST);
     if (engine->layout.kv.base)
         backend->release(engine->device, engine->layout.kv.base);
-    backend->free(engine->device, engine->host_pages, RP_MEMORY_HOST);
+    backend->free(engine->device, engine->host_pages, RP_MEMORY_HOST_EACH);
 }

@@ -94,7 +94,7 @@ int rp_gpu_plan_estimate(const struct rp_engine_config *config, const struct rp_
     gpu->total = memory->total_bytes;
     gpu->limit = (uint64_t)((double)gpu->total * config->memory_utilization);
     gpu->uses[RP_MEMORY_CONTEXT] = used - RP_MIN(used, memory->allocated_bytes);
-    gpu->uses[RP_MEMORY_WORKSPACE] = memory->allocated_bytes;
+    gpu->uses[RP_MEMORY_WORKSPACE] = memory->allocated_bytes + out->exchange_bytes;
     gpu->uses[RP_MEMORY_WEIGHTS] = rp_model_weight_bytes(model);
     gpu->uses[RP_MEMORY_ACTIVATIONS] = out->arena_bytes;
     gpu->uses[RP_MEMORY_SLOTS] = slot_bytes(config, model, out, wanted_len);

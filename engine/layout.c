@@ -130,7 +130,10 @@ static void size_step(const struct rp_engine_config *config, const struct rp_mod
     step->vocab = model->config.vocab;
     step->mask_capacity = rp_mask_capacity(step->row_capacity);
     step->late_copies = out->on_gpu;
-    step->stamp_capacity = program->op_count * (out->on_gpu ? LAUNCHES_PER_OP : 1);
+    /* On the CPU an exchange between ranks is two launches. */
+    step->stamp_capacity = program->op_count * (out->on_gpu          ? LAUNCHES_PER_OP
+                                                : program->ranks > 1 ? 2
+                                                                     : 1);
 }
 
 void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_model *model) {
@@ -142,6 +145,7 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     plan->item_count = 0;
     plan->total_bytes = 0;
     plan->device_bytes = out->gpu.total;
+    plan->ranks = RP_MAX(model->ranks, 1u);
     plan->measured = out->gpu.measured;
     if (gpu)
         add_item(plan, "context", uses[RP_MEMORY_CONTEXT], false, "the driver, other processes");
@@ -160,6 +164,8 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     add_item(plan, "swap pool", (uint64_t)out->host_page_count * page_bytes, gpu, detail);
     snprintf(detail, sizeof detail, "shared by %u buckets", out->buckets.count);
     add_item(plan, "activations", out->arena_bytes, false, detail);
+    if (out->exchange_bytes && !gpu) /* on a GPU it is workspace */
+        add_item(plan, "exchange", out->exchange_bytes, false, "what a rank gives to the others");
     if (gpu) {
         add_item(plan, "workspace", uses[RP_MEMORY_WORKSPACE], false, "of kernels");
         add_item(plan, "graphs", uses[RP_MEMORY_GRAPHS], false,
@@ -190,7 +196,7 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
         return status;
     uint32_t page_tokens = config->page_tokens;
     if (page_tokens > 256 || (page_tokens & (page_tokens - 1)) ||
-        !rp_kv_layout_init(&out->kv, model->config.layers, model->config.kv_heads,
+        !rp_kv_layout_init(&out->kv, model->config.layers, rp_model_rank_kv_heads(model),
                            model->config.head_dim, page_tokens, config->kv_dtype))
         return rp_error_set(err, RP_STATUS_RANGE,
                             "block size %u must be a power of two of at most 256", page_tokens);
@@ -200,7 +206,10 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
     if (status != RP_OK)
         return status;
     uint64_t weights = model->loaded ? 0 : rp_model_weight_bytes(model);
-    uint64_t used = weights + out->arena_bytes;
+    for (uint32_t i = 0; i < out->buckets.count && program->ranks > 1; i++)
+        out->exchange_bytes = RP_MAX(
+            out->exchange_bytes, 2 * rp_program_exchange_bytes(program, &out->buckets.buckets[i]));
+    uint64_t used = weights + out->arena_bytes + out->exchange_bytes;
     uint64_t left = device->memory_bytes > used ? device->memory_bytes - used : 0;
     uint32_t wanted_len =
         config->max_model_len ? config->max_model_len : model->config.max_position;

@@ -17,6 +17,7 @@ struct rp_gpu_bytes {
     bool measured;
 };
 
+/* In a group these are the sizes of each rank; rings in host memory are there once. */
 struct rp_engine_layout {
     struct rp_bucket_list buckets;
     struct rp_step_config step;
@@ -29,6 +30,7 @@ struct rp_engine_layout {
     uint32_t host_page_count;
     uint32_t event_capacity;
     size_t arena_bytes, state_bytes, ring_bytes;
+    size_t exchange_bytes; /* of a group: two blocks of the largest exchange */
     struct rp_memory_plan plan;
 };
 

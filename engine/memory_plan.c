@@ -15,6 +15,8 @@ void rp_format_bytes(double bytes, char out[16]) {
 void rp_memory_plan_text(const struct rp_memory_plan *plan, struct rp_buffer *out) {
     char bytes[16];
     uint64_t host_bytes = 0;
+    if (plan->ranks > 1)
+        rp_buffer_printf(out, "  each of %u ranks:\n", plan->ranks);
     for (uint32_t i = 0; i < plan->item_count; i++) {
         if (plan->items[i].on_host) {
             host_bytes += plan->items[i].bytes;

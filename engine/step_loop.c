@@ -16,7 +16,7 @@
 
 /* failure_text is written before any other thread can see that the device has failed. */
 static void fail(struct rp_engine *engine, const char *what) {
-    const char *said = engine->hangs ? "" : engine->backend->last_error(engine->device);
+    const char *said = engine->backend->last_error(engine->device);
     if (engine->failed)
         return;
     engine->failed = true;

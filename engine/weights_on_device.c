@@ -29,15 +29,22 @@ static bool is_prepared(const struct rp_model *model, bool separate_memory,
            (separate_memory || weight->role != RP_WEIGHT_EMBED || model->config.tied);
 }
 
+static int prepare_matrix(const struct preparation *p, struct rp_matrix *matrix,
+                          struct rp_error *err) {
+    return matrix->data
+               ? p->backend->matrix_prepare(p->device, matrix, err)
+               : p->backend->matrix_random(p->device, matrix, *p->prepared + 1, RANDOM_SCALE, err);
+}
+
 static int prepare_weight(void *ctx, struct rp_weight *weight, struct rp_error *err) {
     const struct preparation *p = ctx;
     uint32_t layers = p->model->config.layers;
-    int status = RP_OK;
-    if (is_prepared(p->model, p->separate_memory, weight))
-        status = weight->matrix.data
-                     ? p->backend->matrix_prepare(p->device, &weight->matrix, err)
-                     : p->backend->matrix_random(p->device, &weight->matrix, *p->prepared + 1,
-                                                 RANDOM_SCALE, err);
+    int status = rp_weight_divide(p->model, weight, err);
+    struct rp_matrix *matrices = weight->shards ? weight->shards : &weight->matrix;
+    uint32_t count = weight->shards ? p->model->ranks : 1;
+    bool prepares = is_prepared(p->model, p->separate_memory, weight);
+    for (uint32_t i = 0; i < count && prepares && status == RP_OK; i++)
+        status = prepare_matrix(p, &matrices[i], err);
     if (status != RP_OK)
         return status;
     ++*p->prepared;
@@ -78,8 +85,12 @@ void rp_weights_release(const struct rp_backend *backend, struct rp_device *devi
         struct rp_weight *weight = &model->weights.entries[i];
         if (!rp_weight_is_matrix(weight))
             continue;
-        backend->matrix_release(device, &weight->matrix);
-        weight->matrix.data = NULL;
+        struct rp_matrix *matrices = weight->shards ? weight->shards : &weight->matrix;
+        uint32_t count = weight->shards ? model->ranks : 1;
+        for (uint32_t rank = 0; rank < count; rank++) {
+            backend->matrix_release(device, &matrices[rank]);
+            matrices[rank].data = NULL;
+        }
         prepared--;
     }
 }

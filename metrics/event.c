@@ -18,7 +18,7 @@ const char *const rp_trace_lanes[RP_LANE_COUNT] = {
     [RP_LANE_REPLAYS] = "replays",   [RP_LANE_NODES] = "nodes",
     [RP_LANE_IDLE] = "idle",         [RP_LANE_LOOP] = "loop",
     [RP_LANE_WORKERS] = "workers",   [RP_LANE_COUNTERS] = "counters",
-    [RP_LANE_COPIES] = "copies"};
+    [RP_LANE_COPIES] = "copies",     [RP_LANE_RANKS] = "rank"};
 
 const char *const rp_trace_jobs[RP_TRACE_JOB_COUNT] = {
 #define X(job, text) [RP_TRACE_JOB_##job] = text,

@@ -45,6 +45,7 @@ enum rp_trace_lane {
     RP_LANE_WORKERS,
     RP_LANE_COUNTERS,
     RP_LANE_COPIES, /* between host and device */
+    RP_LANE_RANKS,  /* nodes of a group's ranks past the first, a track for each */
     RP_LANE_COUNT
 };
 
@@ -85,7 +86,8 @@ enum rp_trace_lane {
     X(PAGE,      COUNTERS,   INSTANT, "page",          "page",          "state",       "before", "") \
     X(POWER,     COUNTERS,   COUNTER, "power",         "milliwatts",    "celsius",     "sm_mhz", "") \
     X(MISS,      REPLAYS,    INSTANT, "not_replayed",  "tokens",        "reason",      "step",   "") \
-    X(COPY,      COPIES,     SPAN,    "copy",          "pages",         "direction",   "step",   "")
+    X(COPY,      COPIES,     SPAN,    "copy",          "pages",         "direction",   "step",   "") \
+    X(RANK_NODE, RANKS,      SPAN,    "rank_node",     "rank_node",     "bucket",      "step",   "")
 /* clang-format on */
 
 enum rp_trace_kind {
@@ -94,6 +96,11 @@ enum rp_trace_kind {
 #undef X
         RP_TRACE_KIND_COUNT
 };
+
+/* The field a of RANK_NODE: rank << 16 | node. */
+static inline uint32_t rp_trace_rank_node(uint32_t rank, uint32_t node) {
+    return rank << 16 | (node & 0xFFFFu);
+}
 
 /* What a thread of the pool did: the field b of WORK. */
 /* clang-format off */

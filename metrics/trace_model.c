@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_MAX = 64, NEST_MAX = 8 };
+enum { ROWS_MAX = RP_TRACE_ROWS_MAX, NEST_MAX = 8, RANKS_MAX = 8 };
 
 const char *const rp_trace_groups[RP_GROUP_COUNT] = {"requests", "batch", "host", "device",
                                                      "counters"};
@@ -189,6 +189,7 @@ struct lane {
     enum rp_trace_group group;
     enum rp_trace_lane lane;
     bool nests;
+    uint32_t rank; /* of RP_LANE_RANKS */
     struct row rows[ROWS_MAX];
     uint32_t row_count;
 };
@@ -221,8 +222,10 @@ static struct row *find_row(struct rp_trace_builder *builder, struct lane *lane,
     if (lane->row_count == ROWS_MAX)
         return NULL;
     struct row *row = &lane->rows[lane->row_count];
-    struct rp_trace_track track = {
-        .group = lane->group, .lane = lane->lane, .row = lane->row_count};
+    struct rp_trace_track track = {.group = lane->group,
+                                   .lane = lane->lane,
+                                   .row = lane->rank ? (lane->rank - 1) * ROWS_MAX + lane->row_count
+                                                     : lane->row_count};
     row->track = rp_trace_add_track(builder, &track);
     if (row->track == RP_TRACE_NONE)
         return NULL;
@@ -264,16 +267,23 @@ static void build_lanes(struct rp_trace_builder *builder) {
         {.group = RP_GROUP_DEVICE, .lane = RP_LANE_NODES},
         {.group = RP_GROUP_DEVICE, .lane = RP_LANE_IDLE},
         {.group = RP_GROUP_DEVICE, .lane = RP_LANE_COPIES}};
-    struct lane *lanes = rp_alloc(sizeof made);
+    enum { LANES = RP_ARRAY_COUNT(made) + RANKS_MAX - 1 };
+    struct lane *lanes = rp_calloc(LANES, sizeof *lanes);
     if (!lanes) {
         builder->failed = true;
         return;
     }
     memcpy(lanes, made, sizeof made);
+    for (uint32_t rank = 1; rank < RANKS_MAX; rank++)
+        lanes[RP_ARRAY_COUNT(made) + rank - 1] =
+            (struct lane){.group = RP_GROUP_DEVICE, .lane = RP_LANE_RANKS, .rank = rank};
     for (uint32_t i = 0; i < model->event_count && !builder->failed; i++) {
-        const struct rp_trace_kind_info *kind = &rp_trace_kinds[model->events[i].kind];
-        for (size_t k = 0; k < RP_ARRAY_COUNT(made); k++)
-            if (kind->shape == RP_TRACE_SPAN && kind->lane == lanes[k].lane)
+        const struct rp_trace_event *event = &model->events[i];
+        const struct rp_trace_kind_info *kind = &rp_trace_kinds[event->kind];
+        uint32_t rank = event->kind == RP_TRACE_RANK_NODE ? event->a >> 16 : 0;
+        for (size_t k = 0; k < LANES; k++)
+            if (kind->shape == RP_TRACE_SPAN && kind->lane == lanes[k].lane &&
+                rank == lanes[k].rank)
                 place_span(builder, &lanes[k], i);
     }
     rp_free(lanes);

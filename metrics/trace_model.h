@@ -63,6 +63,9 @@ struct rp_trace_item {
     uint8_t flags, depth; /* depth: of slices, 0 outermost */
 };
 
+/* Rows of a lane; a track of RP_LANE_RANKS is row n of rank r at (r - 1) * these + n. */
+#define RP_TRACE_ROWS_MAX 64u
+
 struct rp_trace_track {
     enum rp_trace_group group;
     enum rp_trace_lane lane; /* of host and device */

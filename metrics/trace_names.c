@@ -50,6 +50,8 @@ void rp_trace_item_name(const struct rp_trace_model *model, const struct rp_trac
         look_up(model, RP_NAME_BUCKET, 0, event->b, "bucket ", out);
     } else if (item->what == RP_TRACE_NODE) {
         look_up(model, RP_NAME_NODE, event->b, event->a, "node ", out);
+    } else if (item->what == RP_TRACE_RANK_NODE) {
+        look_up(model, RP_NAME_NODE, event->b, event->a & 0xFFFFu, "node ", out);
     } else if (item->what == RP_TRACE_IDLE) {
         snprintf(out, RP_TRACE_NAME_MAX, "idle: %s",
                  event->b < RP_IDLE_CAUSE_COUNT ? rp_idle_causes[event->b] : "?");
@@ -110,7 +112,12 @@ static void event_args(const struct rp_trace_model *model, const struct rp_trace
                        struct args *args) {
     const struct rp_trace_event *event = &model->events[item->source];
     const struct rp_trace_kind_info *kind = &rp_trace_kinds[event->kind];
-    add(args, kind->a, event->a);
+    if (event->kind == RP_TRACE_RANK_NODE) {
+        add(args, "rank", event->a >> 16);
+        add(args, "node", event->a & 0xFFFFu);
+    } else {
+        add(args, kind->a, event->a);
+    }
     add(args, kind->b, event->b);
     bool on_its_track = model->tracks[item->track].group == RP_GROUP_REQUESTS;
     if (!on_its_track || strcmp(kind->id, "request") != 0)
@@ -155,6 +162,8 @@ void rp_trace_track_name(const struct rp_trace_model *model, const struct rp_tra
         snprintf(out, RP_TRACE_NAME_MAX, "request %llu", (unsigned long long)track->request);
     else if (track->group == RP_GROUP_BATCH)
         snprintf(out, RP_TRACE_NAME_MAX, "place %u", track->row);
+    else if (track->lane == RP_LANE_RANKS && track->group == RP_GROUP_DEVICE)
+        snprintf(out, RP_TRACE_NAME_MAX, "nodes of rank %u", track->row / RP_TRACE_ROWS_MAX + 1);
     else if (track->row)
         snprintf(out, RP_TRACE_NAME_MAX, "%s (%u)", rp_trace_lanes[track->lane], track->row + 1);
     else

@@ -242,17 +242,39 @@ struct rp_model {
     uint32_t rope_positions;
     /* Files that the matrices have yet to be read from (rp_model_open), or NULL. */
     struct rp_weight_source *source;
-    bool loaded; /* false: the matrices are shapes only, their data pointers NULL */
+    bool loaded;    /* false: the matrices are shapes only, their data pointers NULL */
+    uint32_t ranks; /* of the group that the weights are divided among; 0: one device has them */
 };
+
+#define RP_RANKS_MAX 8u
+
+/* Divides the weights among `ranks` devices (tensor parallel), after describe, open or load, and
+ * before a program is emitted: the tables get each rank's shapes and vectors; the data of matrices
+ * is divided when they are prepared (rp_weight_divide). Does nothing for one rank. What cannot be
+ * divided is UNSUPPORTED, by name and with the sizes that can. */
+int rp_model_shard(struct rp_model *model, uint32_t ranks, struct rp_error *err) RP_MUST_USE;
+/* Makes the shards' data of a matrix that has been read, and frees the matrix's. Nothing for
+ * matrices that are divided already. */
+int rp_weight_divide(const struct rp_model *model, struct rp_weight *weight,
+                     struct rp_error *err) RP_MUST_USE;
+/* Query heads of a rank, KV heads of a rank (a KV head is replicated where there are fewer than
+ * ranks), columns of a rank between gate_up and down, and rows of a rank's head and embedding
+ * (equal on all ranks: the last ones have rows of zeros past the vocabulary). */
+uint32_t rp_model_rank_heads(const struct rp_model *model);
+uint32_t rp_model_rank_kv_heads(const struct rp_model *model);
+uint32_t rp_model_rank_intermediate(const struct rp_model *model);
+uint32_t rp_model_rank_vocab(const struct rp_model *model);
 
 /* The weight of a role: layer RP_LAYER_NONE outside the layers. NULL: this model has none. A tied
  * head is the embedding, which is owned once. */
 struct rp_weight *rp_model_weight(const struct rp_model *model, enum rp_weight_role role,
                                   uint32_t layer);
-/* The same for a matrix, which must be there. */
+/* The same for a matrix, which must be there; of a group: the shard of rank 0, where those of the
+ * other ranks follow. */
 struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_role role,
                                   uint32_t layer);
-/* The same for a vector; NULL also in a described model. */
+/* The same for a vector; NULL also in a described model. Of a group: the one of rank 0; the others
+ * follow at a distance of rp_weight.rank_length. */
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer);
 
 /* Rejects paths that are neither a model directory nor a GGUF file, with the reason: a path that
@@ -356,7 +378,7 @@ void rp_model_drop_mask(struct rp_model *model); /* legal without one */
 uint64_t rp_model_parameter_count(const struct rp_model *model);
 /* Those that one token uses: of each layer's experts the chosen ones. */
 uint64_t rp_model_active_parameter_count(const struct rp_model *model);
-/* Bytes of all weights in memory, each counted once. */
+/* Bytes of all weights in memory, each counted once; of a group: of one rank. */
 uint64_t rp_model_weight_bytes(const struct rp_model *model);
 
 #endif

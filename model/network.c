@@ -6,6 +6,9 @@
  *   logits = norm(x[logit rows]) Whead^T (* a factor);  cap * tanh(logits / cap) where a cap is set
  *   sample(logits)
  *
+ * In a group of devices a rank has a share of the heads, of the columns between gate_up and down,
+ * and of the vocabulary: embedding, o and down are sums over the ranks, and logits are gathered.
+ *
  * x and every sum are f32. The input of a GEMM has the dtype of its weights, so the operator before
  * it rounds. Every value has a tensor of its own: lifetimes decide which of them share memory. */
 #include "model/network.h"
@@ -72,6 +75,24 @@ static void step_begin(struct rp_emit *e) {
     add(e, &begin);
 }
 
+/* The sum over the ranks, in place; nothing where there is no group. */
+static void allreduce(struct rp_emit *e, const char *name, struct rp_view x,
+                      enum rp_dtype payload) {
+    struct rp_op reduce = op(e, RP_OP_ALLREDUCE, RP_ROWS_TOKEN, name);
+    if (e->model->ranks <= 1)
+        return;
+    rp_op_add_input(&reduce, x);
+    reduce.out = x;
+    reduce.u.exchange.payload = payload;
+    add(e, &reduce);
+}
+
+/* The distance between the ranks' vectors of a weight. */
+static uint32_t vector_step(const struct rp_emit *e, enum rp_weight_role role) {
+    const struct rp_weight *weight = rp_model_weight(e->model, role, e->layer);
+    return weight ? weight->rank_length : 0;
+}
+
 /* Rounded to the type in which the model computes: 59.867 is 59.75 in bf16, as in training. */
 static float embed_scale(const struct rp_emit *e) {
     float scale = (float)sqrt((double)e->config->hidden);
@@ -87,6 +108,9 @@ static struct rp_view embed(struct rp_emit *e) {
     embed.out = tensor(e, "residual", RP_ROWS_TOKEN, RP_DTYPE_F32, weight->cols);
     embed.u.embed.scale = embed_scale(e);
     add(e, &embed);
+    /* One rank has the row, the others zeros: exact in bf16 where the weights are, unscaled. */
+    bool bf16 = weight->dtype == RP_DTYPE_BF16 && embed.u.embed.scale == 1.0f;
+    allreduce(e, "embed.reduce", embed.out, bf16 ? RP_DTYPE_BF16 : RP_DTYPE_F32);
     return embed.out;
 }
 
@@ -107,6 +131,7 @@ static void add_layer_norm(struct rp_emit *e, uint32_t rows, const char *name, s
         bias_role != role ? rp_model_weight(e->model, bias_role, e->layer) : NULL;
     rp_op_add_input(&norm, in);
     norm.vector = rp_model_vector(e->model, role, e->layer);
+    norm.vector_step = vector_step(e, role);
     norm.bias = bias ? bias->vector : NULL;
     norm.out = out;
     norm.u.layer_norm.eps = e->config->norm_eps;
@@ -186,8 +211,11 @@ static struct rp_view linear(struct rp_emit *e, uint32_t rows, const char *name,
         bias_role < RP_WEIGHT_ROLE_COUNT ? rp_model_weight(e->model, bias_role, e->layer) : NULL;
     rp_op_add_input(&linear, in);
     linear.weight = rp_model_matrix(e->model, role, e->layer);
-    linear.vector = bias ? bias->vector : NULL;
+    linear.vector = bias ? rp_model_vector(e->model, bias_role, e->layer) : NULL;
+    linear.vector_step = bias ? bias->rank_length : 0;
     linear.u.linear.bias = bias != NULL;
+    linear.u.linear.first_rank_bias =
+        e->model->ranks > 1 && (role == RP_WEIGHT_O || role == RP_WEIGHT_DOWN);
     linear.out = tensor(e, out_name, rows, RP_DTYPE_F32, linear.weight->rows);
     add(e, &linear);
     return linear.out;
@@ -199,8 +227,8 @@ struct rp_view rp_emit_linear(struct rp_emit *e, const char *name, struct rp_vie
 }
 
 struct rp_qkv rp_emit_qkv(struct rp_emit *e, struct rp_view in) {
-    uint32_t q_cols = e->config->heads * e->config->head_dim;
-    uint32_t kv_cols = e->config->kv_heads * e->config->head_dim;
+    uint32_t q_cols = rp_model_rank_heads(e->model) * e->config->head_dim;
+    uint32_t kv_cols = rp_model_rank_kv_heads(e->model) * e->config->head_dim;
     struct rp_view qkv = rp_emit_linear(e, "attn.qkv", in, RP_WEIGHT_QKV);
     return (struct rp_qkv){.q = columns(qkv, 0, q_cols),
                            .k = columns(qkv, q_cols, kv_cols),
@@ -208,9 +236,24 @@ struct rp_qkv rp_emit_qkv(struct rp_emit *e, struct rp_view in) {
                            .qk = columns(qkv, 0, q_cols + kv_cols)};
 }
 
+/* Over the columns of all ranks, of which each has `x`. */
+static void group_norm(struct rp_emit *e, const char *name, struct rp_view x,
+                       enum rp_weight_role role) {
+    struct rp_op norm = op(e, RP_OP_GROUP_NORM, RP_ROWS_TOKEN, name);
+    rp_op_add_input(&norm, x);
+    norm.out = x;
+    norm.vector = rp_model_vector(e->model, role, e->layer);
+    norm.vector_step = vector_step(e, role);
+    norm.u.group_norm.eps = e->config->norm_eps;
+    norm.u.group_norm.cols = x.cols * e->model->ranks;
+    add(e, &norm);
+}
+
 static void qk_norm(struct rp_emit *e, const char *name, struct rp_view heads,
                     enum rp_weight_role role) {
-    if (e->config->qk_norm == RP_QK_NORM_EACH_HEAD)
+    if (e->model->ranks > 1 && e->config->qk_norm == RP_QK_NORM_WHOLE)
+        group_norm(e, name, heads, role);
+    else if (e->config->qk_norm == RP_QK_NORM_EACH_HEAD)
         add_layer_norm(e, RP_ROWS_TOKEN, name, heads, role, e->config->head_dim, heads);
     else
         add_norm(e, RP_ROWS_TOKEN, name, heads, role,
@@ -255,7 +298,7 @@ static void kv_write(struct rp_emit *e, struct rp_view k, struct rp_view v) {
     struct rp_op write = op(e, RP_OP_KV_WRITE, RP_ROWS_TOKEN, "attn.kv_write");
     rp_op_add_input(&write, k);
     rp_op_add_input(&write, v);
-    write.u.kv_write.kv_heads = e->config->kv_heads;
+    write.u.kv_write.kv_heads = rp_model_rank_kv_heads(e->model);
     write.u.kv_write.head_dim = e->config->head_dim;
     add(e, &write);
 }
@@ -265,8 +308,8 @@ static struct rp_view attention(struct rp_emit *e, struct rp_view q) {
     struct rp_op attention = op(e, RP_OP_ATTENTION, RP_ROWS_TOKEN, "attn.attention");
     rp_op_add_input(&attention, q);
     attention.out = tensor(e, "attn.out", RP_ROWS_TOKEN, e->model->dtype, q.cols);
-    attention.u.attention.heads = config->heads;
-    attention.u.attention.kv_heads = config->kv_heads;
+    attention.u.attention.heads = rp_model_rank_heads(e->model);
+    attention.u.attention.kv_heads = rp_model_rank_kv_heads(e->model);
     attention.u.attention.head_dim = config->head_dim;
     double scalar = config->query_scalar > 0 ? config->query_scalar : config->head_dim;
     attention.u.attention.scale =
@@ -313,6 +356,17 @@ static void soft_cap(struct rp_emit *e, struct rp_view logits) {
     add(e, &capped);
 }
 
+/* Every rank gets all logits, and samples: slots advance alike on all of them. */
+static struct rp_view gather_logits(struct rp_emit *e, struct rp_view shard) {
+    struct rp_op gather = op(e, RP_OP_ALLGATHER, RP_ROWS_LOGIT, "logits.gather");
+    if (e->model->ranks <= 1)
+        return shard;
+    rp_op_add_input(&gather, shard);
+    gather.out = tensor(e, "logits", RP_ROWS_LOGIT, RP_DTYPE_F32, shard.cols * e->model->ranks);
+    add(e, &gather);
+    return gather.out;
+}
+
 static void sample(struct rp_emit *e, struct rp_view logits) {
     struct rp_op sample = op(e, RP_OP_SAMPLE, RP_ROWS_LOGIT, "sample");
     rp_op_add_input(&sample, logits);
@@ -327,7 +381,9 @@ struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv) {
     rope(e, qkv->qk);
     kv_write(e, qkv->k, qkv->v);
     scale_q(e, qkv->q);
-    return rp_emit_linear(e, "attn.o", attention(e, qkv->q), RP_WEIGHT_O);
+    struct rp_view o = rp_emit_linear(e, "attn.o", attention(e, qkv->q), RP_WEIGHT_O);
+    allreduce(e, "attn.reduce", o, e->model->dtype);
+    return o;
 }
 
 static struct rp_view expert_gemm(struct rp_emit *e, enum rp_op_kind kind, const char *name,
@@ -410,7 +466,10 @@ struct rp_view rp_emit_mlp(struct rp_emit *e, struct rp_view in) {
     if (rp_model_has_experts(e->config, e->layer))
         return emit_experts(e, in);
     struct rp_view gate_up = rp_emit_linear(e, "mlp.gate_up", in, RP_WEIGHT_GATE_UP);
-    return rp_emit_linear(e, "mlp.down", rp_emit_activation(e, gate_up), RP_WEIGHT_DOWN);
+    struct rp_view down =
+        rp_emit_linear(e, "mlp.down", rp_emit_activation(e, gate_up), RP_WEIGHT_DOWN);
+    allreduce(e, "mlp.reduce", down, e->model->dtype);
+    return down;
 }
 
 int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
@@ -418,6 +477,7 @@ int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
     struct rp_emit emit = {out_program, model, &model->config, RP_LAYER_NONE, RP_OK}, *e = &emit;
     const struct rp_model_family *family = rp_model_family(model->config.family);
     rp_program_init(out_program);
+    out_program->ranks = model->ranks;
 
     step_begin(e);
     struct rp_view x = embed(e);
@@ -426,12 +486,14 @@ int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
     e->layer = RP_LAYER_NONE;
     struct rp_view rows = gather_rows(e, x);
     struct rp_view in = norm_of_rows(e, RP_ROWS_LOGIT, "final.norm", rows, RP_WEIGHT_FINAL_NORM);
-    struct rp_view logits = linear(e, RP_ROWS_LOGIT, "lm_head", "logits", in, RP_WEIGHT_HEAD);
+    struct rp_view logits =
+        linear(e, RP_ROWS_LOGIT, "lm_head", model->ranks > 1 ? "logits.shard" : "logits", in,
+               RP_WEIGHT_HEAD);
     if (model->config.logit_factor != 0.0f)
         add_scale(e, RP_ROWS_LOGIT, "logit_scale", logits, model->config.logit_factor, logits);
     if (model->config.logit_cap > 0)
         soft_cap(e, logits);
-    sample(e, logits);
+    sample(e, gather_logits(e, logits));
 
     if (e->status != RP_OK) {
         rp_program_deinit(out_program);

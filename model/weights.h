@@ -59,6 +59,10 @@ struct rp_weight {
     struct rp_matrix matrix; /* rows 0: this weight is a vector */
     float *vector;           /* (length) f32; rp_alloc_aligned */
     uint32_t length;
+    /* What each rank of a group has (weights_shard.c); NULL and 0: there is no group. */
+    struct rp_matrix *shards; /* (ranks); the matrix above is only read from the file then */
+    float *rank_vectors;      /* (ranks, rank_length) of a vector that is divided; aligned */
+    uint32_t rank_length;
 };
 
 /* In the order in which matrices go to a device: layer by layer, then final norm, head,

@@ -232,12 +232,14 @@ struct rp_matrix *rp_model_matrix(const struct rp_model *model, enum rp_weight_r
                                   uint32_t layer) {
     struct rp_weight *weight = rp_model_weight(model, role, layer);
     RP_ASSERT(weight && rp_weight_is_matrix(weight));
-    return &weight->matrix;
+    return weight->shards ? weight->shards : &weight->matrix;
 }
 
 float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, uint32_t layer) {
     struct rp_weight *weight = rp_model_weight(model, role, layer);
-    return weight ? weight->vector : NULL;
+    if (!weight)
+        return NULL;
+    return weight->rank_length ? weight->rank_vectors : weight->vector;
 }
 
 /* --- tensors --------------------------------------------------------------------------------- */
@@ -472,8 +474,13 @@ int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,
 
 void rp_model_deinit(struct rp_model *model) {
     for (uint32_t i = 0; i < model->weights.count; i++) {
-        rp_matrix_deinit(&model->weights.entries[i].matrix);
-        rp_free_aligned(model->weights.entries[i].vector);
+        struct rp_weight *weight = &model->weights.entries[i];
+        rp_matrix_deinit(&weight->matrix);
+        for (uint32_t rank = 0; weight->shards && rank < model->ranks; rank++)
+            rp_matrix_deinit(&weight->shards[rank]);
+        rp_free(weight->shards);
+        rp_free_aligned(weight->vector);
+        rp_free_aligned(weight->rank_vectors);
     }
     rp_weight_source_destroy(model->source);
     rp_model_drop_mask(model);
@@ -489,10 +496,10 @@ uint64_t rp_model_weight_bytes(const struct rp_model *model) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < model->weights.count; i++) {
         const struct rp_weight *weight = &model->weights.entries[i];
-        bytes += weight->length * sizeof(float);
+        const struct rp_matrix *matrix = weight->shards ? weight->shards : &weight->matrix;
+        bytes += (weight->rank_length ? weight->rank_length : weight->length) * sizeof(float);
         if (rp_weight_is_matrix(weight))
-            bytes += rp_matrix_bytes(&weight->matrix) +
-                     rp_matrix_scale_count(&weight->matrix) * sizeof(float);
+            bytes += rp_matrix_bytes(matrix) + rp_matrix_scale_count(matrix) * sizeof(float);
     }
     return bytes;
 }

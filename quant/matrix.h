@@ -75,6 +75,7 @@ struct rp_matrix {
     enum rp_matrix_input input;
     struct rp_matrix_part parts[RP_MATRIX_PARTS_MAX]; /* of BLOCKS, rows ascending */
     uint32_t part_count;
+    uint32_t rank; /* of a group of devices: whose it is */
 };
 
 /* Columns of 8-bit matrices at most: sums of 128 * 127 stay below 2^31. */

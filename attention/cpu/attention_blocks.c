@@ -26,13 +26,14 @@ void rp_attention_blocks_begin(struct rp_attention_blocks *blocks,
 static enum rp_mask_class classify(const struct rp_attention_blocks *blocks, uint32_t begin,
                                    uint32_t end) {
     const struct rp_attention_piece *piece = blocks->piece;
+    uint32_t head = blocks->args->first_head + piece->head;
     const struct rp_mask_tile tile = {
         .q_begin = (int32_t)blocks->positions[0],
         .q_end = (int32_t)blocks->positions[piece->token_count - 1] + 1,
         .kv_begin = (int32_t)begin,
         .kv_end = (int32_t)end,
-        .h_begin = (int32_t)piece->head,
-        .h_end = (int32_t)(piece->head + piece->head_count),
+        .h_begin = (int32_t)head,
+        .h_end = (int32_t)(head + piece->head_count),
         .layer = (int32_t)blocks->args->layer,
     };
     return rp_mask_classify(blocks->args->mask, &tile, blocks->params);
@@ -86,7 +87,7 @@ static void evaluate_rows(const struct rp_attention_blocks *blocks, uint32_t cou
         for (uint32_t h = 0; h < piece->head_count; h++) {
             const struct rp_mask_pair pair = {.q = (int32_t)blocks->positions[t],
                                               .kv = (int32_t)out->at,
-                                              .h = (int32_t)(piece->head + h),
+                                              .h = (int32_t)(args->first_head + piece->head + h),
                                               .layer = (int32_t)args->layer};
             if (h > 0 && !out->heads_differ) {
                 bits[h] = bits[0];

@@ -50,7 +50,7 @@ static inline __attribute__((always_inline)) float score(const struct row *row, 
     if (args->mask) {
         const struct rp_mask_pair pair = {.q = (int32_t)row->position,
                                           .kv = (int32_t)position,
-                                          .h = (int32_t)row->head,
+                                          .h = (int32_t)(args->first_head + row->head),
                                           .layer = (int32_t)args->layer};
         return rp_mask_score(args->mask, &pair, row->params, sum);
     }

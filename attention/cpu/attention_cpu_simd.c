@@ -92,7 +92,7 @@ struct shape {
     float soft_cap;              /* 0: none; also for a program whose only rule is a cap */
     const struct rp_mask *rules; /* NULL: no score rules */
     const int32_t *params;
-    int32_t layer;
+    int32_t layer, first_head;
 };
 
 typedef void (*piece_fn)(const struct rp_attention_args *args,
@@ -116,7 +116,8 @@ static struct shape shape_of(const struct rp_attention_args *args, const float *
                           .soft_cap = rules ? 0.0f : soft_cap,
                           .rules = rules ? args->mask : NULL,
                           .params = params,
-                          .layer = (int32_t)args->layer};
+                          .layer = (int32_t)args->layer,
+                          .first_head = (int32_t)args->first_head};
 }
 
 /* Sets the addresses of keys [first, last] of the block at position `at`. */
@@ -175,7 +176,7 @@ static void apply_rules(const struct shape *shape, const struct state *state,
                         const struct span *span, float *scores) {
     const struct rp_mask_pair pair = {.q = (int32_t)state->position,
                                       .kv = (int32_t)(span->at + span->begin),
-                                      .h = (int32_t)state->head,
+                                      .h = shape->first_head + (int32_t)state->head,
                                       .layer = shape->layer};
     for (uint32_t j = span->begin; j < span->end; j++)
         scores[j] = span->seen >> j & 1 ? scores[j] : 0.0f;

@@ -1,4 +1,5 @@
 /* backend_cpu.c - the CPU as a device: one table of functions over the worker team. */
+#include "backend/cpu/cpu_exchange.h"
 #include "backend/cpu/cpu_internal.h"
 
 #include "base/bf16.h"
@@ -19,8 +20,10 @@ static int cpu_open(const struct rp_device_config *config, struct rp_device **ou
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: out of memory");
     device->isa = config->scalar_only ? RP_ISA_SCALAR : rp_cpu_isa_detect();
     device->slow_share = config->slow_share;
-    device->short_steps_here = config->short_steps_here;
-    int status = rp_cpu_team_create(config->threads, &device->team, err);
+    /* The thread that waits may not be worker 0 of one rank while it has another one to start. */
+    device->short_steps_here = config->short_steps_here && config->ranks <= 1;
+    int status =
+        rp_cpu_team_create_shared(config->threads, RP_MAX(config->ranks, 1u), &device->team, err);
     if (status != RP_OK) {
         rp_free(device);
         return status;
@@ -33,7 +36,9 @@ static void cpu_close(struct rp_device *device) {
     if (!device)
         return;
     atomic_store(&device->released, true);
+    rp_cpu_exchange_break(device);
     rp_cpu_team_destroy(device->team);
+    rp_cpu_exchange_leave(device);
     rp_free_aligned(device->sample_scratch);
     rp_free_aligned(device->sample_copies);
     rp_free(device);
@@ -68,6 +73,7 @@ static void cpu_info(struct rp_device *device, struct rp_device_info *out) {
              threads == 1 ? "" : "s", rp_cpu_isa_name(device->isa));
     out->memory_bytes = rp_cpu_memory_room();
     out->page_tokens = 16;
+    out->ranks = 1;
 }
 
 static void *cpu_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind kind) {
@@ -263,7 +269,8 @@ static int cpu_capture(struct rp_device *device, const struct rp_program *progra
     if (!graph)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cpu: out of memory");
     graph->device = device;
-    graph->eager = eager;
+    /* Launches of one rank, each a job, would fill its queue before the other ranks have begun. */
+    graph->eager = eager && !device->exchange;
     int status = rp_cpu_lower(graph, program, begin, end, bucket, bindings, options, err);
     if (status != RP_OK) {
         cpu_graph_destroy(device, graph);
@@ -348,6 +355,9 @@ static void replay_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *wo
             arrival_ns = rp_cpu_barrier_timed(worker);
         else
             rp_cpu_barrier(worker);
+        /* Set by worker 0 in the launch: all see it. What is left would publish wrong tokens. */
+        if (graph->device->exchange && atomic_load(&graph->device->failed))
+            return;
         if (worker->index != 0)
             continue;
         count_launch(graph->device);
@@ -413,8 +423,9 @@ static int cpu_wait_step(struct rp_device *device, const struct rp_step_view *vi
         uint64_t next = rp_cpu_team_completed(device->team) + 1;
         if (next > device->last_job) {
             /* Nothing is queued any more: the result is there now, or it never comes. */
-            return __atomic_load_n(&header->step, __ATOMIC_ACQUIRE) == step ? RP_OK
-                                                                            : RP_STATUS_NOT_FOUND;
+            if (__atomic_load_n(&header->step, __ATOMIC_ACQUIRE) == step)
+                return RP_OK;
+            return atomic_load(&device->failed) ? RP_STATUS_DEVICE : RP_STATUS_NOT_FOUND;
         }
         if (!rp_cpu_team_wait(device->team, next, deadline_ns))
             return RP_STATUS_NOT_FOUND;
@@ -438,15 +449,17 @@ static uint64_t cpu_last_replay_ns(struct rp_device *device) {
 }
 
 static const char *cpu_last_error(struct rp_device *device) {
-    return atomic_load(&device->failed) ? device->fault : "";
+    return atomic_load(&device->failed) && device->fault ? device->fault : "";
 }
 
 /* All that follows in the stream finds the device failed. */
 static void fault_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
     struct rp_device *device = arg0;
     (void)arg1;
-    if (worker->index == 0)
-        atomic_store(&device->failed, true);
+    if (worker->index != 0)
+        return;
+    atomic_store(&device->failed, true);
+    rp_cpu_exchange_break(device);
 }
 
 static void hang_job(void *arg0, uint64_t arg1, const struct rp_cpu_worker *worker) {
@@ -496,6 +509,8 @@ const struct rp_backend *rp_backend_cpu(void) {
         .last_error = cpu_last_error,
         .inject_fault = cpu_inject_fault,
         .read = cpu_read,
+        .join = rp_cpu_exchange_join,
+        .reserve_exchange = rp_cpu_exchange_reserve,
     };
     return &backend;
 }

@@ -42,6 +42,8 @@ struct rp_cpu_transfer {
 };
 #define RP_CPU_TRANSFERS 128 /* more than the 64 jobs that the team queues */
 
+struct rp_cpu_exchange;
+
 struct rp_device {
     struct rp_cpu_team *team;
     enum rp_cpu_isa isa;
@@ -59,7 +61,11 @@ struct rp_device {
     /* An injected fault (--debug-fault): sticky, as on a GPU. */
     _Atomic bool failed;
     _Atomic bool released; /* ends a hang, when the device is closed */
-    const char *fault;     /* what last_error says */
+    const char *fault;     /* what last_error says; NULL: another rank has failed */
+    /* In a group: cpu_exchange.h. */
+    struct rp_cpu_exchange *exchange;
+    uint32_t rank;
+    uint32_t exchange_count; /* begun so far; worker 0 writes it between two barriers */
 };
 
 extern const struct rp_fusion_table rp_cpu_fusions; /* cpu_lower.c */

@@ -4,6 +4,7 @@
  * Turning fusion off changes speed and never results: a fused kernel does the same arithmetic in
  * the same order. */
 #include "attention/attention.h"
+#include "backend/cpu/cpu_exchange.h"
 #include "backend/cpu/cpu_lower_internal.h"
 #include "device/ops_simd.h"
 #include "quant/matmul_experts.h"
@@ -61,11 +62,36 @@ static void kv_write_rows(const void *args, uint32_t begin, uint32_t end) {
     rp_kv_write_range(args, begin, end);
 }
 
-/* In place, and the group is this device alone: the sum is there. */
-static void allreduce_rows(const void *args, uint32_t begin, uint32_t end) {
+/* In place, and there is no group: the sum is there. */
+static void nothing_rows(const void *args, uint32_t begin, uint32_t end) {
     (void)args;
     (void)begin;
     (void)end;
+}
+
+/* An exchange: its part of the launch before, and the rows after. */
+static int make_exchange(struct rp_cpu_lowering *low, const struct rp_op *op, rp_row_op *out_run,
+                         const void **out_args) {
+    struct rp_device *device = low->graph->device;
+    struct rp_cpu_exchange_args *exchange = low->exchange;
+    if (!device->exchange && op->kind == RP_OP_ALLREDUCE) {
+        *out_run = nothing_rows;
+        return RP_OK;
+    }
+    if (!exchange)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                            "%s: the device belongs to no group of ranks", op->name);
+    struct rp_cpu_exchange_op *args = new_args(low, sizeof *args);
+    if (!args)
+        return out_of_memory(low);
+    *args = rp_cpu_exchange_op(device, op, values_of(low, &op->in[0]), values_of(low, &op->out),
+                               low->exchange_at);
+    low->exchange_at += rp_op_exchange_bytes(low->program, op, low->bucket);
+    RP_ASSERT_CMP(exchange->count, <, RP_CPU_EXCHANGE_OPS);
+    exchange->ops[exchange->count++] = args;
+    *out_run = rp_cpu_exchange_rows;
+    *out_args = args;
+    return RP_OK;
 }
 
 /* The row operator of one op, of a kind whose row in the table emits with emit_rows. */
@@ -100,7 +126,9 @@ static int make_row_part(struct rp_cpu_lowering *low, const struct rp_op *op, rp
                                              op->weight->rows,
                                              op->weight->cols,
                                              op->u.embed.scale,
-                                             out};
+                                             out,
+                                             op->u.embed.first_id,
+                                             low->program->ranks > 1};
         break;
     case RP_OP_NORM:
         *out_run = fast->norm;
@@ -152,8 +180,9 @@ static int make_row_part(struct rp_cpu_lowering *low, const struct rp_op *op, rp
         args->add = (struct rp_add_args){in0, in1, out, op->out.cols};
         break;
     case RP_OP_ALLREDUCE:
-        *out_run = allreduce_rows;
-        break;
+    case RP_OP_ALLGATHER:
+    case RP_OP_GROUP_NORM:
+        return make_exchange(low, op, out_run, out_args);
     case RP_OP_GATHER_ROWS:
         *out_run = rp_gather_rows;
         args->gather = (struct rp_gather_args){*step, in0, out, op->out.cols};
@@ -414,6 +443,8 @@ static const char *refuse_add(const struct rp_fuse_input *input, const struct rp
     X(EXPERT_GATE_UP, "expert_gate_up", rp_cpu_emit_expert_gemm)                                   \
     X(EXPERT_DOWN, "expert_down", rp_cpu_emit_expert_gemm)                                         \
     X(EXPERT_SUM, "expert_sum", rp_cpu_emit_expert_sum)                                            \
+    X(ALLGATHER, "allgather", emit_rows)                                                           \
+    X(GROUP_NORM, "group_norm", emit_rows)                                                         \
     X(SAMPLE, "sample", emit_sample)
 
 enum fusion {
@@ -439,8 +470,10 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
     /* A worker's rows need no other worker's, so no barrier is needed between these. */
     [ROW_CHAIN] = {.name = "row_chain",
                    .form = RP_FUSION_ROWS,
-                   .step_count = 6,
-                   .steps = {{RP_OP_NORM, 0},
+                   .step_count = 8,
+                   .steps = {{RP_OP_ALLREDUCE, 0},
+                             {RP_OP_GROUP_NORM, 0},
+                             {RP_OP_NORM, 0},
                              {RP_OP_LAYER_NORM, 0},
                              {RP_OP_ROPE, 0},
                              {RP_OP_KV_WRITE, 0},
@@ -486,15 +519,49 @@ static int plan_scratch(struct rp_cpu_lowering *low, uint32_t begin, uint32_t en
     return RP_OK;
 }
 
+static bool exchanges(const struct rp_cpu_lowering *low, const struct rp_fused_op *fused) {
+    for (uint32_t i = 0; i < fused->op_count; i++)
+        if (rp_op_exchanges(op_of(low, fused, i)->kind))
+            return low->graph->device->exchange != NULL;
+    return false;
+}
+
+/* The launch before one that exchanges. What the ranks give is added to it as that one is made. */
+static int begin_exchange(struct rp_cpu_lowering *low, const struct rp_fused_op *fused) {
+    struct rp_graph *graph = low->graph;
+    struct rp_cpu_launch *launch = &graph->launches[graph->launch_count];
+    struct rp_cpu_exchange_args *args = new_args(low, sizeof *args);
+    low->exchange = NULL;
+    low->exchange_at = 0;
+    if (!args)
+        return out_of_memory(low);
+    *args = (struct rp_cpu_exchange_args){.device = graph->device,
+                                          .step = low->bindings->step,
+                                          .rows = rows_of(low, op_of(low, fused, 0))};
+    low->exchange = args;
+    *launch = (struct rp_cpu_launch){rp_cpu_exchange_run, args, graph, {.op_count = 0}};
+    if (!rp_lowering_describe(&launch->info, low->program, fused, "exchange_wait", false,
+                              &graph->memory))
+        return out_of_memory(low);
+    launch->info.prepares = true;
+    graph->launch_count++;
+    return RP_OK;
+}
+
 static int lower(struct rp_cpu_lowering *low, const struct rp_fused *fused, bool explain) {
     struct rp_graph *graph = low->graph;
-    graph->launches = rp_arena_calloc(&graph->memory, fused->count, sizeof *graph->launches);
+    uint32_t count = fused->count;
+    for (uint32_t i = 0; i < fused->count; i++)
+        count += exchanges(low, &fused->ops[i]);
+    graph->launches = rp_arena_calloc(&graph->memory, count, sizeof *graph->launches);
     if (!graph->launches)
         return out_of_memory(low);
     for (uint32_t i = 0; i < fused->count; i++) {
         const struct rp_fused_op *op = &fused->ops[i];
+        int status = exchanges(low, op) ? begin_exchange(low, op) : RP_OK;
         struct rp_cpu_launch *launch = &graph->launches[graph->launch_count];
-        int status = emitters[op->fusion](low, op, launch);
+        if (status == RP_OK)
+            status = emitters[op->fusion](low, op, launch);
         if (status != RP_OK)
             return status;
         launch->graph = graph;

@@ -16,6 +16,10 @@ struct rp_cpu_lowering {
      * graph's largest GEMM needs. */
     void *scratch;
     size_t scratch_bytes;
+    /* The launch before the fused operator in work, which exchanges what its members give; bytes of
+     * the block that are taken. */
+    struct rp_cpu_exchange_args *exchange;
+    size_t exchange_at;
 };
 
 /* cpu_lower_experts.c */

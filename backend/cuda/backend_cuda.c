@@ -133,6 +133,7 @@ static void cuda_info(struct rp_device *device, struct rp_device_info *out) {
         out->pci_bus_id[0] = '\0';
     out->memory_bytes = device->limits.memory_bytes;
     out->page_tokens = 64;
+    out->ranks = 1;
     out->separate_memory = true;
     out->decode_differs = true;
 }

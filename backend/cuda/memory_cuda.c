@@ -58,7 +58,7 @@ int rp_cuda_memory_open(struct rp_device *device, struct rp_error *err) {
 void *rp_cuda_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind kind) {
     void *data = NULL;
     bytes = RP_MAX(bytes, (size_t)1);
-    if (kind == RP_MEMORY_HOST)
+    if (kind != RP_MEMORY_DEVICE)
         return rp_cuda_host_alloc(device, bytes);
     struct rp_cuda_allocation *entry = rp_alloc(sizeof *entry);
     if (!entry)
@@ -77,7 +77,7 @@ void *rp_cuda_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind 
 void rp_cuda_free(struct rp_device *device, void *ptr, enum rp_memory_kind kind) {
     if (!ptr)
         return;
-    if (kind == RP_MEMORY_HOST) {
+    if (kind != RP_MEMORY_DEVICE) {
         rp_cuda_host_free(device, ptr);
         return;
     }

@@ -217,6 +217,9 @@ int rp_cmd_bench_check(int argc, char **argv) {
         status = parse_groups(options.only, &check.groups, &err);
     if (status == RP_OK)
         status = rp_stack_check_options(&options.engine, &err);
+    if (status == RP_OK && options.engine.tensor_parallel_size > 1)
+        status = rp_error_set(&err, RP_STATUS_UNSUPPORTED,
+                              "--tensor-parallel-size: bench check measures one device");
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     if (options.counted_load) {

@@ -135,6 +135,24 @@ uint64_t rp_observe_waited(struct rp_engine *engine, uint64_t began_ns, uint64_t
     return now;
 }
 
+/* The nodes of the other ranks of a group, each with its own stamps; that they wait for each other
+ * shows as the launch that exchanges data. */
+static void trace_ranks(struct rp_engine *engine, const struct rp_profile_read *read) {
+    uint32_t count = engine->observer.profile->nodes.buckets[read->graph].count;
+    for (uint32_t rank = 1; rank < engine->device_info.ranks; rank++) {
+        const struct rp_node_stamp *stamps =
+            engine->backend->rank_address(engine->device, rank, read->stamps);
+        for (uint32_t i = 0; i < count; i++) {
+            struct rp_node_stamp stamp = rp_node_stamp_at(stamps, count, i);
+            if (stamp.end_ns > stamp.begin_ns)
+                rp_trace_put(read->trace, RP_TRACE_RANK_NODE,
+                             stamp.begin_ns + (uint64_t)read->to_host_ns,
+                             rp_trace_rank_node(rank, i), (uint16_t)read->graph, read->device_step,
+                             stamp.end_ns - stamp.begin_ns);
+        }
+    }
+}
+
 /* The node times of a stamped step, which stay in the ring until its entry is used again. */
 static void read_stamps(struct rp_engine *engine, const struct rp_pending_step *step,
                         uint64_t read_ns) {
@@ -153,6 +171,7 @@ static void read_stamps(struct rp_engine *engine, const struct rp_pending_step *
         .stamps = view->stamp_ring +
                   step->device_step % RP_STEP_RING_ENTRIES * view->config.stamp_capacity};
     rp_step_profile_read(engine->observer.profile, &read);
+    trace_ranks(engine, &read);
 }
 
 void rp_observe_read(struct rp_engine *engine, const struct rp_pending_step *step,

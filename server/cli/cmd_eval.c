@@ -105,6 +105,8 @@ static int load_side(struct work *work, struct side *side, enum rp_dtype dtype,
     int status = rp_model_open(side->dir, dtype, side == &work->model ? &asked : &none,
                                work->options->engine.max_model_len, &side->model, err);
     if (status == RP_OK)
+        status = rp_model_shard(&side->model, work->selection.info.ranks, err);
+    if (status == RP_OK)
         status = rp_weights_prepare(work->selection.backend, work->selection.device, &side->model,
                                     &side->prepared, NULL, NULL, err);
     return status;

@@ -398,6 +398,8 @@ static int open_inspection(struct inspection *in, const struct rp_engine_options
         in->mask = NULL;
     }
     if (status == RP_OK)
+        status = rp_model_shard(&in->model, options->tensor_parallel_size, err);
+    if (status == RP_OK)
         status = rp_model_emit(&in->model, &in->program, err);
     if (status == RP_OK)
         status = rp_stack_select(options, &in->selection, err);

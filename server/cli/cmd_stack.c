@@ -72,7 +72,8 @@ static struct rp_device_config device_config(const struct rp_engine_options *opt
     struct rp_engine_config plants = {.plant_node = false};
     if (options->debug_plant)
         (void)parse_plants(options->debug_plant, &plants); /* validated with the options */
-    return (struct rp_device_config){.threads = options->threads,
+    return (struct rp_device_config){.ranks = options->tensor_parallel_size,
+                                     .threads = options->threads,
                                      .short_steps_here = true,
                                      .fast_numerics = options->numerics == 1,
                                      .nvtx = options->nvtx,
@@ -116,6 +117,7 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
         .max_num_batched_tokens = options->max_num_batched_tokens,
         .max_model_len = options->max_model_len,
         .queue_capacity = options->max_num_queued_reqs,
+        .kv_event_capacity = options->kv_event_capacity,
         .kv_cache_bytes = options->kv_cache_memory_bytes,
         .page_count_override = options->num_gpu_blocks_override,
         .memory_utilization = options->gpu_memory_utilization,
@@ -144,6 +146,10 @@ int rp_stack_check_options(const struct rp_engine_options *options, struct rp_er
     if ((options->block_size & (options->block_size - 1)) != 0) /* 0: the device's choice */
         return rp_error_set(err, RP_STATUS_INVALID, "--block-size: %u is not a power of two",
                             options->block_size);
+    if ((options->tensor_parallel_size & (options->tensor_parallel_size - 1)) != 0)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--tensor-parallel-size: %u is not 1, 2, 4 or 8",
+                            options->tensor_parallel_size);
     if (options->quantization && options->dtype == RP_DTYPE_CHOICE_FLOAT32)
         return rp_error_set(err, RP_STATUS_INVALID,
                             "--quantization: 8-bit weights require bf16; remove --dtype float32");

@@ -169,6 +169,15 @@ static const struct rp_flag *find_flag(const struct rp_command_spec *spec, const
     return NULL;
 }
 
+/* The short name of a flag in vLLM's command line, or NULL; with one dash. */
+static const char *long_name(const char *name, size_t len) {
+    static const char *const names[][2] = {{"tp", "tensor-parallel-size"}};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(names); i++)
+        if (strlen(names[i][0]) == len && strncmp(names[i][0], name, len) == 0)
+            return names[i][1];
+    return NULL;
+}
+
 /* Unknown flags of a command line, described one after the other. */
 struct unknown {
     uint32_t count;
@@ -217,10 +226,13 @@ static int fail_unknown(const struct rp_command_spec *spec, const struct unknown
  * is noted, with what follows it unless that is a flag. */
 static int parse_flag(const struct rp_command_spec *spec, int argc, char **argv, int *at,
                       bool *given, void *options, struct unknown *unknown, struct rp_error *err) {
-    const char *arg = argv[*at], *name = arg + 2;
+    const char *arg = argv[*at], *name = arg + (arg[1] == '-' ? 2 : 1);
     bool dashes = arg[1] == '-';
-    size_t len = dashes ? strcspn(name, "=") : 0;
-    const struct rp_flag *flag = dashes ? find_flag(spec, name, len) : NULL;
+    size_t len = strcspn(name, "=");
+    const char *full = dashes ? NULL : long_name(name, len);
+    const struct rp_flag *flag = dashes ? find_flag(spec, name, len)
+                                 : full ? find_flag(spec, full, strlen(full))
+                                        : NULL;
     if (dashes && !flag && strncmp(name, "no-", 3) == 0 && name[len] == '\0') {
         flag = find_flag(spec, name + 3, len - 3);
         if (flag && flag->type == RP_FLAG_SWITCH) {

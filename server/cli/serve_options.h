@@ -24,6 +24,7 @@ struct rp_engine_options {
     uint32_t quantization;          /* enum rp_quant_scheme */
     bool quantize_head;
     uint32_t numerics; /* invariant|fast */
+    uint32_t tensor_parallel_size;
     uint32_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint32_t block_size, num_gpu_blocks_override, threads, run_ahead;
     uint64_t kv_cache_memory_bytes;
@@ -33,6 +34,7 @@ struct rp_engine_options {
     const char *debug_fault, *debug_plant;
     uint32_t profile_every;
     bool enable_prefix_caching, enforce_eager, disable_fusion, nvtx;
+    uint32_t kv_event_capacity; /* no flag: from --kv-events-config */
     const char *attention_mask; /* only for commands with RP_MASK_FLAGS */
     bool allow_noncausal;
 };
@@ -50,9 +52,10 @@ struct rp_serve_options {
     const char *cpu_affinity, *numa;
     uint32_t trace_dir_mib, trace_interval_s, trace_preemptions;
     double trace_dump_seconds, slow_step_factor;
-    double shutdown_timeout_s, timeout_keep_alive_s, request_timeout_s, queue_timeout_s;
+    double shutdown_timeout_s, drain_delay_s, timeout_keep_alive_s, request_timeout_s,
+        queue_timeout_s;
     double price_per_hour;
-    const char *rapl_dir, *otlp_endpoint;
+    const char *rapl_dir, *otlp_endpoint, *kv_events_config;
     double otlp_sample_ratio, otlp_interval_s;
     double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
     const char *model_alias;
@@ -64,7 +67,7 @@ struct rp_serve_options {
 };
 
 /* vllm_flags.c */
-#define RP_VLLM_FLAGS 32
+#define RP_VLLM_FLAGS 31
 extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
 
 /* The flags of the mask program, as rows for a command's table; base: as below. */
@@ -95,6 +98,10 @@ extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
                     "scale per token and head"),                                                   \
         RP_FLAG_ROW("device", CHOICE, base, rp_engine_options, device, "auto|cpu|cuda", 0, 0,      \
                     "auto", "where to run; auto: a GPU when there is one"),                        \
+        RP_FLAG_ROW("tensor-parallel-size", UINT, base, rp_engine_options, tensor_parallel_size,   \
+                    "1|2|4|8", 1, 8, "1",                                                          \
+                    "devices that the weights and the KV pool are divided among (also -tp); on "   \
+                    "the CPU, groups of workers"),                                                 \
         RP_FLAG_ROW("nvtx", SWITCH, base, rp_engine_options, nvtx, NULL, 0, 0, NULL,               \
                     "CUDA: NVTX ranges around captures, launches and waits, for Nsight"),          \
         RP_FLAG_ROW("numerics", CHOICE, base, rp_engine_options, numerics, "invariant|fast", 0, 0, \

@@ -60,6 +60,7 @@ static void write_device(struct rp_json *json, const struct rp_engine *engine) {
     rp_json_uint(json, "owned_bytes", sum);
     rp_json_uint(json, "total_bytes", plan->device_bytes);
     rp_json_uint(json, "allocations", rp_counter_read(&metrics->allocations));
+    rp_json_uint(json, "ranks", plan->ranks);
     rp_json_object_end(json);
 }
 

@@ -34,8 +34,9 @@ def check_usage():
     refused(2, "unknown command", "help", "serv")
     for command in ("serve", "bench", "quantize"):
         assert run("help", command)[:2] == run(command, "--help")[:2] and run("help", command)[0] == 0, command
-    refused(2, "--tensor-parallel-size (one GPU per server: --device picks it), --enable-lora (not supported yet)", "serve",
-            DEMO, "--tensor-parallel-size", "2", "--enable-lora", "--max-num-seqs", "4")
+    refused(2, "--pipeline-parallel-size (--tensor-parallel-size divides a model among devices), --enable-lora (not supported yet)",
+            "serve", DEMO, "--pipeline-parallel-size", "2", "--enable-lora", "--max-num-seqs", "4")
+    refused(2, "--tensor-parallel-size: 3 is not 1, 2, 4 or 8", "serve", DEMO, "-tp", "3")
     assert "context 512" in run("inspect", DEMO, "--max-model-len", "0.5K")[1]
     for command in ("serve", "run", "inspect"):
         code, out, _ = run(command, "--help")
@@ -71,6 +72,13 @@ def check_inspect():
     for text in ("layer.7.attn.qkv", "lm_head", "sample", "bucket decode tokens 1", "linear_add", "first..last"):
         assert text in out, text
     assert "linear_add" not in run("inspect", DEMO, "--program", "--disable-fusion")[1]
+    # Each rank of a group has half of the heads; what cannot be divided is refused by name.
+    code, out, errors = run("inspect", DEMO, "--device", "cpu", "-tp", "2", "--program", "--max-num-seqs", "2",
+                            "--max-num-batched-tokens", "16")
+    assert code == 0 and "each of 2 ranks" in out, errors
+    assert "layer.0.attn.reduce+layer.0.attn.add+layer.0.mlp.norm" in out, out
+    code, out, errors = run("inspect", DEMO, "--device", "cpu", "--tensor-parallel-size=8")
+    assert code == 3 and "num_attention_heads of 4" in errors and "--tensor-parallel-size 1, 2, 4" in errors, errors
     # Extreme values of the flags together.
     ends = ["--max-num-seqs", "4096", "--max-num-batched-tokens", "65536", "--num-gpu-blocks-override", "4096"]
     code, _, errors = run("inspect", DEMO, *ends)

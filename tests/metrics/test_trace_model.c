@@ -187,6 +187,34 @@ static void test_a_request_met_as_it_decodes_was_in_the_step_of_its_token(void *
     }
 }
 
+/* Ranks run the same nodes at the same time: each has a track. */
+static void test_nodes_of_ranks_have_a_track_for_each_rank(void **state) {
+    struct rp_trace_info info = rp_scenario_info();
+    const uint64_t t = RP_SCENARIO_BEGIN_NS;
+    struct rp_trace_event few[5];
+    struct rp_trace_arg args[RP_TRACE_ARGS_MAX];
+    char name[RP_TRACE_NAME_MAX];
+    (void)state;
+    few[0] = (struct rp_trace_event){.ns = t + 1000, .kind = RP_TRACE_NODE, .a = 3, .v = 5000};
+    for (uint32_t i = 1; i < RP_ARRAY_COUNT(few); i++) /* ranks 1, 2, 1, 2 */
+        few[i] = (struct rp_trace_event){.ns = t + 1000 * i,
+                                         .kind = RP_TRACE_RANK_NODE,
+                                         .a = rp_trace_rank_node(2 - i % 2, i),
+                                         .v = 1500};
+    info.names.name = NULL;
+    rp_trace_model_deinit(&model);
+    assert_int_equal(rp_trace_model_build(&model, &info, few, RP_ARRAY_COUNT(few)), RP_OK);
+    expect_slices("nodes", "node 3 1-6");
+    expect_slices("nodes of rank 1", "node 1 1-2\nnode 3 3-4");
+    expect_slices("nodes of rank 2", "node 2 2-3\nnode 4 4-5");
+    const struct rp_trace_item *item = &model.items[track_named("nodes of rank 2")->first_item];
+    assert_true(rp_trace_item_args(&model, item, args, name) >= 2);
+    assert_string_equal(args[0].name, "rank");
+    assert_int_equal(args[0].value, 2);
+    assert_string_equal(args[1].name, "node");
+    assert_int_equal(args[1].value, 2);
+}
+
 /* The row of a swapped-out request is reused before its token arrives: no arrow may end there. */
 static void test_a_token_does_not_end_in_the_slice_of_another_request(void **state) {
     struct rp_trace_info info = rp_scenario_info();
@@ -376,6 +404,7 @@ int main(int argc, char **argv) {
         RUN(test_a_place_of_the_batch_is_given_to_the_next_one),
         RUN(test_replays_do_not_overlap_and_jitter_is_cut),
         RUN(test_nodes_that_overlap_take_turns_on_two_rows),
+        RUN(test_nodes_of_ranks_have_a_track_for_each_rank),
         RUN(test_idle_time_has_its_cause),
         RUN(test_counters_begin_with_the_values_in_force),
         RUN(test_every_row_flows_through_its_step_to_its_token),

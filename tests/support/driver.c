@@ -1,5 +1,6 @@
 #include "tests/support/driver.h"
 
+#include "backend/group.h"
 #include "base/memory.h"
 #include "device/step_cpu.h"
 #include "engine/weights_on_device.h"
@@ -35,6 +36,7 @@ static int32_t find_tensor(const struct rp_program *program, const char *name) {
 static void find_logits(struct rp_driver *driver) {
     int32_t logits = find_tensor(&driver->program, "logits");
     RP_ASSERT(logits != RP_NO_TENSOR);
+    driver->logits_cols = driver->program.tensors[logits].cols;
     uint32_t count = rp_graph_set_count(driver->graphs);
     driver->logits_offsets = rp_calloc(count, sizeof *driver->logits_offsets);
     size_t *offsets = rp_calloc(driver->program.tensor_count, sizeof *offsets), bytes;
@@ -72,7 +74,8 @@ static void make_graphs(struct rp_driver *driver) {
 
 void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                     const struct rp_driver_config *config) {
-    struct rp_device_config device = {.threads = config->threads,
+    struct rp_device_config device = {.ranks = config->ranks,
+                                      .threads = config->threads,
                                       .scalar_only = config->scalar_only,
                                       .no_dependent_launch = config->no_dependent_launch,
                                       .short_steps_here = config->short_steps_here};
@@ -80,14 +83,15 @@ void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
     memset(driver, 0, sizeof *driver);
     driver->config = *config;
     driver->model = model;
-    driver->backend = config->backend ? config->backend : rp_backend_cpu();
-    RP_ASSERT(driver->backend->open(&device, &driver->device, NULL) == RP_OK);
+    RP_ASSERT(rp_group_open(config->backend ? config->backend : rp_backend_cpu(), &device,
+                            &driver->backend, &driver->device, NULL) == RP_OK);
+    RP_ASSERT(model->ranks || rp_model_shard(model, config->ranks, NULL) == RP_OK);
     RP_ASSERT(rp_weights_prepare(driver->backend, driver->device, model, &driver->prepared, NULL,
                                  NULL, NULL) == RP_OK);
     RP_ASSERT(rp_model_emit(model, &driver->program, NULL) == RP_OK);
     if (config->edit)
         config->edit(&driver->program);
-    RP_ASSERT(rp_kv_layout_init(&driver->kv, model->config.layers, model->config.kv_heads,
+    RP_ASSERT(rp_kv_layout_init(&driver->kv, model->config.layers, rp_model_rank_kv_heads(model),
                                 model->config.head_dim, config->page_tokens, config->kv_dtype));
     size_t kv_bytes = ((size_t)config->slots * config->pages_per_slot + 1) * driver->kv.page_stride;
     driver->kv.base = driver->backend->alloc(driver->device, kv_bytes, RP_MEMORY_DEVICE);
@@ -213,7 +217,7 @@ const struct rp_node_stamp *rp_driver_stamps_of(const struct rp_driver *driver, 
 }
 
 const float *rp_driver_logits(struct rp_driver *driver, uint32_t logit_row) {
-    uint32_t vocab = driver->model->config.vocab, rows = driver->entry->bucket.logit_rows;
+    uint32_t vocab = driver->logits_cols, rows = driver->entry->bucket.logit_rows;
     size_t index = (size_t)(driver->entry - rp_graph_set_entry(driver->graphs, 0));
     if (driver->logits_step != driver->step) {
         const unsigned char *from =

@@ -17,6 +17,7 @@
 struct rp_driver_config {
     const struct rp_backend *backend; /* NULL: the CPU's */
     uint32_t slots, pages_per_slot, page_tokens, threads;
+    uint32_t ranks; /* above 1: a group; the model is divided among them */
     const struct rp_bucket *buckets;
     uint32_t bucket_count;
     enum rp_dtype kv_dtype;
@@ -39,7 +40,8 @@ struct rp_driver {
     unsigned char *state, *rings;
     uint32_t prepared;
     size_t *logits_offsets; /* one per graph entry */
-    float *logits;          /* (logit rows, vocab) of the last run, if requested */
+    float *logits;          /* (logit rows, logits_cols) of the last run, if requested */
+    uint32_t logits_cols;   /* the vocabulary, padded in a group */
     uint64_t logits_step;
     uint64_t step;
     struct rp_graph_entry *entry; /* of the last run */

@@ -33,6 +33,7 @@ struct fake {
     struct fake_graph graphs[GRAPHS];
     uint32_t graph_count;
     uint64_t allocated, unseen, count;
+    uint64_t exchange_bytes; /* of allocated: in a group, two blocks */
 };
 
 struct fake_backend_config fake_backend_config;
@@ -85,7 +86,7 @@ static int fake_open(const struct rp_device_config *config, struct rp_device **o
 
 static void fake_close(struct rp_device *device) {
     struct fake *fake = fake_of(device);
-    RP_ASSERT_CMP(fake->allocated, ==, 0); /* everything was freed */
+    RP_ASSERT_CMP(fake->allocated, ==, fake->exchange_bytes); /* everything was freed */
     rp_backend_cpu()->close(fake->cpu);
     munmap(fake->seen, fake->size);
     munmap(fake->given, fake->size);
@@ -123,7 +124,7 @@ static struct block *find_block(struct fake *fake, const void *given) {
 
 static void *fake_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind kind) {
     struct fake *fake = fake_of(device);
-    if (kind == RP_MEMORY_HOST)
+    if (kind != RP_MEMORY_DEVICE)
         return rp_backend_cpu()->alloc(fake->cpu, bytes, kind);
     struct block *block = bytes <= free_bytes(fake) ? new_block(fake, bytes, false) : NULL;
     if (!block)
@@ -136,7 +137,7 @@ static void *fake_alloc(struct rp_device *device, size_t bytes, enum rp_memory_k
 
 static void fake_free(struct rp_device *device, void *ptr, enum rp_memory_kind kind) {
     struct fake *fake = fake_of(device);
-    if (kind == RP_MEMORY_HOST || !ptr) {
+    if (kind != RP_MEMORY_DEVICE || !ptr) {
         rp_backend_cpu()->free(fake->cpu, ptr, RP_MEMORY_HOST);
         return;
     }
@@ -347,6 +348,30 @@ static int fake_inject_fault(struct rp_device *device, enum rp_device_fault faul
     return rp_backend_cpu()->inject_fault(fake_of(device)->cpu, fault);
 }
 
+static uint32_t members(struct rp_device *const *ranks, uint32_t count, struct rp_device **out) {
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = fake_of(ranks[i])->cpu;
+    return count;
+}
+
+static int fake_join(struct rp_device *const *ranks, uint32_t count, struct rp_error *err) {
+    struct rp_device *cpu[8];
+    return rp_backend_cpu()->join(cpu, members(ranks, count, cpu), err);
+}
+
+static int fake_reserve_exchange(struct rp_device *const *ranks, uint32_t count, size_t bytes,
+                                 struct rp_error *err) {
+    struct rp_device *cpu[8];
+    for (uint32_t i = 0; i < count; i++) {
+        struct fake *fake = fake_of(ranks[i]);
+        uint64_t more = 2 * bytes - RP_MIN(2 * bytes, fake->exchange_bytes);
+        fake->allocated += more;
+        fake->exchange_bytes += more;
+        fake->count += more > 0;
+    }
+    return rp_backend_cpu()->reserve_exchange(cpu, members(ranks, count, cpu), bytes, err);
+}
+
 const struct rp_backend *fake_backend(void) {
     static struct rp_backend backend;
     backend = *rp_backend_cpu(); /* graph_launch_count, graph_launch_info, graph_info */
@@ -377,5 +402,7 @@ const struct rp_backend *fake_backend(void) {
     backend.last_replay_ns = fake_last_replay_ns;
     backend.last_error = fake_last_error;
     backend.inject_fault = fake_inject_fault;
+    backend.join = fake_join;
+    backend.reserve_exchange = fake_reserve_exchange;
     return &backend;
 }

@@ -7,7 +7,7 @@
  *   call reports.
  * - Faults are the CPU backend's (inject_fault); captures can be made to fail.
  *
- * One device at a time. Threads as in the CPU backend. */
+ * One device at a time, or the ranks of one group. Threads as in the CPU backend. */
 #ifndef RP_TESTS_SUPPORT_FAKE_BACKEND_H
 #define RP_TESTS_SUPPORT_FAKE_BACKEND_H
 
