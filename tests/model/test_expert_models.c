@@ -96,7 +96,7 @@ static void tensor(struct fixture *f, const char *name, const char *dtype, uint3
 static void matrix(struct fixture *f, const char *name, uint32_t rows, uint32_t cols,
                    value_fn value) {
     char full[96];
-    snprintf(full, sizeof full, "model.layers.0.%s", name);
+    snprintf(full, sizeof full, "model.layers.0.%.80s", name);
     tensor(f, full, f->dtype, 2, rows, cols, 0, value);
 }
 
@@ -287,7 +287,7 @@ static void add_fp8(struct fixture *f, bool blocks) {
         if (!strstr(f->names[i], "experts."))
             continue;
         struct rp_test_tensor *t = &f->tensors[i];
-        snprintf(name, sizeof name, "%s%s", f->names[i], blocks ? "_scale_inv" : "_scale");
+        snprintf(name, sizeof name, "%.80s%s", f->names[i], blocks ? "_scale_inv" : "_scale");
         t->dtype = "F8_E4M3";
         t->value = value_code;
         if (blocks)
