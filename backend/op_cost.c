@@ -31,6 +31,15 @@ static uint64_t touched_bytes(const struct rp_op *op, uint64_t choices) {
     return (uint64_t)((double)all / count * touched);
 }
 
+uint64_t rp_op_weight_bytes(const struct rp_program *program, const struct rp_op *op,
+                            const struct rp_bucket *bucket) {
+    if (op->kind == RP_OP_LINEAR)
+        return weight_bytes(op->weight) + rp_matrix_scale_count(op->weight) * sizeof(float);
+    if (op->kind == RP_OP_EXPERT_GATE_UP || op->kind == RP_OP_EXPERT_DOWN)
+        return touched_bytes(op, rp_program_rows(program, bucket, op->rows));
+    return 0;
+}
+
 struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *op,
                           const struct rp_bucket *bucket, enum rp_dtype kv_dtype,
                           uint32_t kv_tokens) {
@@ -43,8 +52,7 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
         cost.bytes_read += rows * weight_bytes(op->weight) / RP_MAX(op->weight->rows, 1u);
         break;
     case RP_OP_LINEAR:
-        cost.bytes_read +=
-            weight_bytes(op->weight) + (uint64_t)rp_matrix_scale_count(op->weight) * sizeof(float);
+        cost.bytes_read += rp_op_weight_bytes(program, op, bucket);
         if (op->vector)
             cost.bytes_read += (uint64_t)op->weight->rows * sizeof(float);
         cost.flops = 2 * rows * op->weight->rows * op->weight->cols;
@@ -83,7 +91,7 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
         break;
     case RP_OP_EXPERT_GATE_UP:
     case RP_OP_EXPERT_DOWN:
-        cost.bytes_read += touched_bytes(op, rows);
+        cost.bytes_read += rp_op_weight_bytes(program, op, bucket);
         cost.flops = 2 * rows * (op->weight->rows / op->u.experts.experts.count) * op->weight->cols;
         break;
     case RP_OP_EXPERT_SUM:

@@ -11,4 +11,9 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
                           const struct rp_bucket *bucket, enum rp_dtype kv_dtype,
                           uint32_t kv_tokens);
 
+/* Weights that a GEMM reads, with their scales: of experts those that the bucket's choices touch
+ * if each is equally likely. 0: no GEMM. */
+uint64_t rp_op_weight_bytes(const struct rp_program *program, const struct rp_op *op,
+                            const struct rp_bucket *bucket);
+
 #endif

@@ -124,10 +124,7 @@ static void sum_costs(const struct step_case *c, struct rp_bench_step *out) {
             keys = RP_MIN(keys, op->u.attention.window);
         struct rp_cost cost = rp_op_cost(&c->program, op, &live, kv_dtype, keys);
         out->flops += (double)cost.flops;
-        if (op->kind == RP_OP_LINEAR)
-            out->weight_bytes +=
-                (double)op->weight->rows * op->weight->cols * rp_dtype_bytes(op->weight->dtype) +
-                (double)rp_matrix_scale_count(op->weight) * sizeof(float);
+        out->weight_bytes += (double)rp_op_weight_bytes(&c->program, op, &live);
         if (op->kind == RP_OP_ATTENTION)
             out->kv_bytes += (double)(cost.bytes_read -
                                       rp_op_cost(&c->program, op, &live, kv_dtype, 0).bytes_read);

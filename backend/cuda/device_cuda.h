@@ -179,6 +179,9 @@ void *rp_cuda_cupti_library(struct rp_error *err);
 /* Loads the other libraries that PM sampling needs. */
 void rp_cuda_cupti_load_host(void *library);
 
+/* --- fusions_cuda.c: rp_backend.runs */
+bool rp_cuda_runs(enum rp_op_kind kind);
+
 /* --- counters_cuda.c */
 extern const struct rp_device_counting rp_cuda_counting;
 

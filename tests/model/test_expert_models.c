@@ -96,7 +96,7 @@ static void tensor(struct fixture *f, const char *name, const char *dtype, uint3
 static void matrix(struct fixture *f, const char *name, uint32_t rows, uint32_t cols,
                    value_fn value) {
     char full[96];
-    snprintf(full, sizeof full, "model.layers.0.%s", name);
+    snprintf(full, sizeof full, "model.layers.0.%.80s", name);
     tensor(f, full, f->dtype, 2, rows, cols, 0, value);
 }
 
@@ -137,14 +137,18 @@ static void add_experts(struct fixture *f, const char *form) {
 #define GRANITE         "\"architectures\":[\"GraniteMoeForCausalLM\"],\"num_local_experts\":3"
 #define GLM             "\"architectures\":[\"Glm4MoeForCausalLM\"],\"n_routed_experts\":12"
 
+/* `more` may have the keys of experts' sizes, too. */
 static void write_config(struct fixture *f, const char *more) {
-    char text[1024];
+    char text[1024], width[48] = "", used[48] = "";
+    if (!strstr(more, "moe_intermediate_size"))
+        snprintf(width, sizeof width, "\"moe_intermediate_size\":%u,", f->inner);
+    if (!strstr(more, "num_experts_per_tok"))
+        snprintf(used, sizeof used, "\"num_experts_per_tok\":2,");
     snprintf(text, sizeof text,
-             "{\"hidden_size\":%u,\"intermediate_size\":%u,\"moe_intermediate_size\":%u,"
-             "\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
-             "\"head_dim\":8,\"vocab_size\":5,\"max_position_embeddings\":8,"
-             "\"num_experts_per_tok\":2,\"tie_word_embeddings\":true,%s}",
-             f->hidden, f->inner, f->inner, more);
+             "{\"hidden_size\":%u,\"intermediate_size\":%u,\"num_hidden_layers\":1,"
+             "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":8,"
+             "\"vocab_size\":5,\"max_position_embeddings\":8,\"tie_word_embeddings\":true,%s%s%s}",
+             f->hidden, f->inner, width, used, more);
     rp_test_file_text(&f->dir, "config.json", text);
 }
 
@@ -283,7 +287,7 @@ static void add_fp8(struct fixture *f, bool blocks) {
         if (!strstr(f->names[i], "experts."))
             continue;
         struct rp_test_tensor *t = &f->tensors[i];
-        snprintf(name, sizeof name, "%s%s", f->names[i], blocks ? "_scale_inv" : "_scale");
+        snprintf(name, sizeof name, "%.80s%s", f->names[i], blocks ? "_scale_inv" : "_scale");
         t->dtype = "F8_E4M3";
         t->value = value_code;
         if (blocks)
