@@ -212,17 +212,16 @@ def test_the_lark_grammar_of_a_custom_tool_is_enforced():
             for form in formats.values():
                 message = both(chat, "right", tools=tool(form))["message"]
                 assert message["tool_calls"][0]["custom"] == {"name": "patch", "input": text}, message
-            wrong = chat.whole("wrong", tools=tool(formats["chat"]), max_tokens=120)
-            calls = wrong["choices"][0]["message"].get("tool_calls") or []
-            assert all("free text" not in call["custom"]["input"] for call in calls), wrong
+            # the scripted model does not heed masks: what its grammar refuses ends the answer
+            assert chat.post("wrong", tools=tool(formats["chat"])).error["code"] == "grammar_dead_end"
             for form, field in (({"type": "grammar", "grammar": {"syntax": "peg", "definition": ""}}, "syntax"),
                                 ({"type": "grammar", "grammar": {"syntax": "lark"}}, "definition"),
                                 ({"type": "grammar"}, "syntax")):
                 error = chat.post("right", tools=tool(form)).error
                 assert error["param"] == f"tools[0].custom.format.grammar.{field}", error
-            broken = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: other"}}
-            error = chat.post("right", tools=tool(broken)).error
-            assert "other" in error["message"], error
+    broken = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: other"}}
+    with ScriptedChat({"any": hermes({"name": "patch", "arguments": {"input": "x"}})}, "--tool-call-parser", "hermes") as chat:
+        assert chat.post("any", tools=tool(broken)).status == 200, "as with schemas that cannot be enforced"
 
 
 def test_conversations_with_results():
