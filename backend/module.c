@@ -117,3 +117,18 @@ int rp_backend_select(enum rp_device_choice choice, const struct rp_device_confi
         out->backend->info(out->device, &out->info);
     return status;
 }
+
+int rp_backend_check_program(const struct rp_backend *backend, const struct rp_program *program,
+                             struct rp_error *err) {
+    for (uint32_t i = 0; backend->runs && i < program->op_count; i++) {
+        const struct rp_op *op = &program->ops[i];
+        if (backend->runs(op->kind))
+            continue;
+        int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                                  "model: %s needs the operator \"%s\", which has no %s kernel yet",
+                                  op->name, rp_op_kind_name(op->kind), backend->name);
+        rp_error_hint(err, "--device cpu runs this model");
+        return status;
+    }
+    return RP_OK;
+}

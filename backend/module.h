@@ -28,4 +28,9 @@ struct rp_backend_selection {
 int rp_backend_select(enum rp_device_choice choice, const struct rp_device_config *config,
                       struct rp_backend_selection *out, struct rp_error *err) RP_MUST_USE;
 
+/* RP_OK, or UNSUPPORTED with the first operator that the backend has no kernel for: before weights
+ * go to the device, which takes minutes. */
+int rp_backend_check_program(const struct rp_backend *backend, const struct rp_program *program,
+                             struct rp_error *err) RP_MUST_USE;
+
 #endif

@@ -3,6 +3,8 @@
 #include "kvcache/kv_layout.h"
 #include "quant/matrix.h"
 
+#include <math.h>
+
 static uint64_t view_bytes(const struct rp_program *program, const struct rp_view *view,
                            const struct rp_bucket *bucket) {
     if (view->tensor == RP_NO_TENSOR)
@@ -16,6 +18,17 @@ static uint64_t weight_bytes(const struct rp_matrix *matrix) {
     if (matrix->dtype == RP_DTYPE_BLOCKS)
         return rp_matrix_bytes(matrix);
     return (uint64_t)matrix->rows * matrix->cols * rp_dtype_bytes(matrix->dtype);
+}
+
+/* Bytes of the experts' matrices that `choices` touch, each choice taken as equally likely:
+ * count * (1 - (1 - 1/count)^choices). */
+static uint64_t touched_bytes(const struct rp_op *op, uint64_t choices) {
+    double count = op->u.experts.experts.count;
+    double touched = count * (1.0 - pow(1.0 - 1.0 / count, (double)choices));
+    uint64_t all = weight_bytes(op->weight) + rp_matrix_scale_count(op->weight) * sizeof(float);
+    /* k different experts of one row */
+    touched = fmax(touched, (double)RP_MIN(choices, (uint64_t)op->u.experts.experts.used));
+    return (uint64_t)((double)all / count * touched);
 }
 
 struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *op,
@@ -67,6 +80,14 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
     case RP_OP_LAYER_NORM:
         cost.bytes_read += (op->u.layer_norm.bias ? 2ull : 1ull) * op->in[0].cols * sizeof(float);
         cost.flops = 7 * rows * op->in[0].cols;
+        break;
+    case RP_OP_EXPERT_GATE_UP:
+    case RP_OP_EXPERT_DOWN:
+        cost.bytes_read += touched_bytes(op, rows);
+        cost.flops = 2 * rows * (op->weight->rows / op->u.experts.experts.count) * op->weight->cols;
+        break;
+    case RP_OP_EXPERT_SUM:
+        cost.flops = 2 * rows * op->u.expert_sum.experts.used * op->out.cols;
         break;
     case RP_OP_SOFT_CAP:
         cost.flops = 3 * rows * op->out.cols;

@@ -1,4 +1,5 @@
 /* step_case.c - memory, graphs and packets of one case of bench_step. */
+#include "backend/module.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "bench/random_pattern.h"
@@ -143,6 +144,8 @@ int rp_step_case_open(struct step_bench *bench, uint32_t batch, uint32_t context
                     : (struct rp_bucket){batch, batch, batch, true};
     int status = rp_model_emit(&bench->model, &c->program, err);
     if (status == RP_OK)
+        status = rp_backend_check_program(bench->backend, &c->program, err);
+    if (status == RP_OK)
         status = make_state(c, err);
     if (status == RP_OK)
         status = make_pages(c, err);
@@ -257,9 +260,15 @@ int rp_step_case_read(struct step_case *c, uint64_t step, struct step_stamps *ou
 
 /* ---- the largest GEMM ----------------------------------------------------------------------- */
 
+/* gate_up; where experts replace it, qkv. */
+static const struct rp_matrix *large_matrix(const struct rp_model *model, uint32_t layer) {
+    const struct rp_weight *gate_up = rp_model_weight(model, RP_WEIGHT_GATE_UP, 0);
+    return rp_model_matrix(model, gate_up ? RP_WEIGHT_GATE_UP : RP_WEIGHT_QKV, layer);
+}
+
 static int make_gemm_program(const struct step_case *c, uint32_t count, struct rp_program *out) {
     const struct rp_model *model = &c->bench->model;
-    const struct rp_matrix *first = rp_model_matrix(model, RP_WEIGHT_GATE_UP, 0);
+    const struct rp_matrix *first = large_matrix(model, 0);
     rp_program_init(out);
     int32_t x = rp_program_add_tensor(out, RP_ROWS_TOKEN, model->dtype, first->cols, "x");
     int32_t y = rp_program_add_tensor(out, RP_ROWS_TOKEN, RP_DTYPE_F32, first->rows, "y");
@@ -273,7 +282,7 @@ static int make_gemm_program(const struct step_case *c, uint32_t count, struct r
                            .in_count = 1,
                            .in = {rp_view_all(out, x)},
                            .out = rp_view_all(out, y),
-                           .weight = rp_model_matrix(model, RP_WEIGHT_GATE_UP, i)};
+                           .weight = large_matrix(model, i)};
         if (rp_program_add_op(out, &op) < 0)
             return RP_STATUS_NO_MEMORY;
     }
@@ -319,7 +328,7 @@ static void free_gemms(struct step_case *c, struct gemm_graph *graph) {
 
 int rp_step_case_gemm_rate(struct step_case *c, double *out, struct rp_error *err) {
     struct step_bench *bench = c->bench;
-    const struct rp_matrix *matrix = rp_model_matrix(&bench->model, RP_WEIGHT_GATE_UP, 0);
+    const struct rp_matrix *matrix = large_matrix(&bench->model, 0);
     uint32_t count = RP_MIN(bench->model.config.layers, GEMMS_MAX);
     double flops = 2.0 * c->context * matrix->rows * matrix->cols * count * GEMM_REPEATS;
     struct rp_program program;

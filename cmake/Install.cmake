@@ -61,7 +61,8 @@ only replays; the same engine runs on a CPU.
 The service is installed disabled, with a small demo model.")
 # The libraries' from dpkg-shlibdeps; systemd-sysusers makes the service's user.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libcurl4 | libcurl4t64") # `reprise pull` opens it
+# `reprise pull` opens the first, --kv-events-config the second.
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libcurl4 | libcurl4t64, libzmq5")
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers | systemd-sysusers, init-system-helpers (>= 1.54)")
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libcuda1, bash-completion, libedit2")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)

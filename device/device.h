@@ -147,6 +147,8 @@ struct rp_backend {
                          float scale, struct rp_error *err);
     void (*matrix_release)(struct rp_device *device, struct rp_matrix *matrix);
 
+    /* Whether there is a kernel for the operator. NULL: for every one. */
+    bool (*runs)(enum rp_op_kind kind);
     /* Lowers ops [begin, end) for the bucket and captures them. The program may be freed after.
      * eager: keep the list uncaptured; launching it then walks the list (--enforce-eager). */
     int (*capture)(struct rp_device *device, const struct rp_program *program, uint32_t begin,

@@ -44,9 +44,9 @@ const char *rp_op_kind_name(enum rp_op_kind kind) {
 
 void rp_program_init(struct rp_program *program) {
     static const struct rp_domain domains[] = {
-        [RP_ROWS_TOKEN] = {"tokens", RP_ROWS_TOKEN},
-        [RP_ROWS_LOGIT] = {"logit rows", RP_ROWS_LOGIT},
-        [RP_ROWS_NONE] = {"none", RP_ROWS_NONE},
+        [RP_ROWS_TOKEN] = {"tokens", RP_ROWS_TOKEN, 1, 0},
+        [RP_ROWS_LOGIT] = {"logit rows", RP_ROWS_LOGIT, 1, 0},
+        [RP_ROWS_NONE] = {"none", RP_ROWS_NONE, 1, 0},
     };
     memset(program, 0, sizeof *program);
     memcpy(program->domains, domains, sizeof domains);
@@ -57,6 +57,18 @@ void rp_program_deinit(struct rp_program *program) {
     rp_free(program->ops);
     rp_free(program->tensors);
     memset(program, 0, sizeof *program);
+}
+
+uint32_t rp_program_add_domain(struct rp_program *program, const char *name, enum rp_rows kind,
+                               uint32_t factor, uint32_t extra) {
+    uint32_t at = 0;
+    for (; at < program->domain_count; at++)
+        if (program->domains[at].kind == kind && program->domains[at].factor == factor &&
+            program->domains[at].extra == extra)
+            return at;
+    RP_ASSERT_CMP(at, <, RP_DOMAINS_MAX);
+    program->domains[program->domain_count++] = (struct rp_domain){name, kind, factor, extra};
+    return at;
 }
 
 /* Room for one more element; false when memory is out. Counts stay far below 2^31: a network has a
@@ -160,6 +172,11 @@ static void put_inputs(struct words *words, const struct rp_op *op) {
         put_view(words, i < op->in_count ? &op->in[i] : &none);
 }
 
+static void put_experts(struct words *words, const struct rp_experts *experts) {
+    put(words, experts->count);
+    put(words, experts->used);
+}
+
 static void put_parameters(struct words *words, const struct rp_op *op) {
     switch (op->kind) {
     case RP_OP_EMBED:
@@ -217,9 +234,40 @@ static void put_parameters(struct words *words, const struct rp_op *op) {
         put(words, op->u.layer_norm.group);
         put(words, op->u.layer_norm.bias);
         break;
+    case RP_OP_ROUTE:
+        put_experts(words, &op->u.route.experts);
+        put(words, (uint32_t)op->u.route.score);
+        put(words, op->u.route.bias);
+        put(words, op->u.route.renormalize);
+        put(words, op->u.route.groups);
+        put(words, op->u.route.groups_used);
+        put(words, op->u.route.group_best);
+        put_float(words, op->u.route.factor);
+        break;
+    case RP_OP_EXPERT_ORDER:
+    case RP_OP_EXPERT_DOWN:
+    case RP_OP_EXPERT_GATE_UP:
+        put_experts(words, &op->u.experts.experts);
+        if (op->kind == RP_OP_EXPERT_GATE_UP)
+            put(words, (uint32_t)op->u.experts.fn);
+        break;
+    case RP_OP_EXPERT_SUM:
+        put_experts(words, &op->u.expert_sum.experts);
+        put(words, op->u.expert_sum.shared);
+        put(words, op->u.expert_sum.gated);
+        break;
     default: /* no parameters */
         break;
     }
+}
+
+/* Programs without further domains keep the fingerprint that they had. */
+static void put_domain(struct words *words, const struct rp_domain *domain) {
+    put(words, (uint32_t)domain->kind);
+    if (domain->factor == 1 && domain->extra == 0)
+        return;
+    put(words, domain->factor);
+    put(words, domain->extra);
 }
 
 uint64_t rp_program_fingerprint(const struct rp_program *program) {
@@ -227,7 +275,7 @@ uint64_t rp_program_fingerprint(const struct rp_program *program) {
     for (uint32_t i = 0; i < program->tensor_count; i++) {
         const struct rp_tensor *tensor = &program->tensors[i];
         struct words words = {.count = 0};
-        put(&words, (uint32_t)program->domains[tensor->rows].kind);
+        put_domain(&words, &program->domains[tensor->rows]);
         put(&words, (uint32_t)tensor->dtype);
         put(&words, tensor->cols);
         hash = rp_hash64(words.word, words.count * sizeof words.word[0], hash);
@@ -237,7 +285,7 @@ uint64_t rp_program_fingerprint(const struct rp_program *program) {
         const struct rp_op *op = &program->ops[i];
         struct words words = {.count = 0};
         put(&words, (uint32_t)op->kind);
-        put(&words, (uint32_t)program->domains[op->rows].kind);
+        put_domain(&words, &program->domains[op->rows]);
         put(&words, op->layer);
         put_inputs(&words, op);
         put_view(&words, &op->out);

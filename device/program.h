@@ -67,7 +67,14 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(SCALE, "scale")           /* out = in0 * factor (* table[position]); out may be in0 */       \
     X(LAYER_NORM, "layer_norm") /* LayerNorm over groups of `group` columns */                     \
     X(ALLGATHER, "allgather")   /* out = the in0 of every rank side by side, f32 */                \
-    X(GROUP_NORM, "group_norm") /* in place: RMSNorm over the columns of all ranks, times vector */
+    X(GROUP_NORM,                                                                                  \
+      "group_norm") /* in place: RMSNorm over the columns of all ranks, times vector */            \
+    X(ROUTE,                                                                                       \
+      "route") /* in0 = router logits: out = weights of the row's experts, then their ids */       \
+    X(EXPERT_ORDER, "expert_order")     /* in0 = ids: out = the rows' choices sorted by expert */  \
+    X(EXPERT_GATE_UP, "expert_gate_up") /* in0 = rows, in1 = order: out = act(gate) * up */        \
+    X(EXPERT_DOWN, "expert_down") /* in0 = gate_up's rows, in1 = order: out = a row per choice */  \
+    X(EXPERT_SUM, "expert_sum")   /* in0 = down's rows, in1 = route's: their weighted sum */
 
 enum rp_op_kind {
 #define X(name, text) RP_OP_##name,
@@ -86,12 +93,38 @@ enum rp_rows {
 };
 
 /* The rows that tensors and operators share. Row i means the same in all tensors of a domain. Every
- * program has the three domains of enum rp_rows, at the indexes of their kinds. */
+ * program has the three domains of enum rp_rows, at the indexes of their kinds; networks with
+ * experts add some whose rows are a multiple of those: one for each (token, chosen expert). */
 struct rp_domain {
     const char *name; /* static text */
     enum rp_rows kind;
+    uint32_t factor, extra; /* rows of the kind * factor + extra */
 };
 #define RP_DOMAINS_MAX 8
+
+/* How router logits become scores. */
+enum rp_route_score {
+    RP_ROUTE_SOFTMAX,        /* over all experts, before the choice */
+    RP_ROUTE_SOFTMAX_CHOSEN, /* over the chosen ones: the choice is by logits */
+    RP_ROUTE_SIGMOID
+};
+
+/* A row chooses `used` of `count` experts.
+ *
+ * Layouts, which let all kernels of a captured graph have shapes that do not depend on the choices
+ * (k = used, T = tokens of the bucket; a choice c = row * k + rank of the expert in its row):
+ *   route         (T, 2k) f32      k weights, then k ids as numbers, by falling score
+ *   order         (T k + count + 1, 1) i32   offsets of the experts (count + 1), then the choices
+ *                                  sorted by expert and, within one, by row. Positions
+ *                                  [offsets[e], offsets[e + 1]) belong to expert e. Counts stay on
+ *                                  the device
+ *   gate_up       (T k, n)         row i is position i of the order
+ *   down          (T k, hidden)    row c is choice c, wherever it was computed
+ * The sum adds a row's k choices by rank, so its order depends on the row alone. */
+struct rp_experts {
+    uint32_t count, used; /* 1 <= used <= count <= RP_EXPERTS_MAX */
+};
+#define RP_EXPERTS_MAX 1024u
 
 enum rp_activation { RP_ACTIVATION_SILU, RP_ACTIVATION_GELU_TANH };
 
@@ -125,9 +158,10 @@ struct rp_op {
     uint32_t in_count;
     struct rp_view in[RP_OP_INPUTS_MAX]; /* those from in_count on are undefined */
     struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
-    const struct rp_matrix *weight;      /* EMBED, LINEAR: (ranks) */
-    /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or
-     * NULL */
+    /* EMBED, LINEAR: (ranks); EXPERT_GATE_UP, EXPERT_DOWN: the matrices of all experts in order */
+    const struct rp_matrix *weight;
+    /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or NULL;
+     * ROUTE: added to the scores for the choice (count) f32, or NULL */
     const float *vector;
     /* Elements from a rank\'s vector to the next one\'s; 0: all have the same. */
     uint32_t vector_step;
@@ -186,6 +220,25 @@ struct rp_op {
             bool bias;      /* adds bias; true in a described model too, whose bias is NULL */
         } layer_norm;
         struct {
+            struct rp_experts experts;
+            enum rp_route_score score;
+            bool bias;        /* adds vector; true in a described model too, whose vector is NULL */
+            bool renormalize; /* weights are divided by their sum */
+            /* The choice is limited to the best groups_used of `groups` equal groups of experts; a
+             * group's score is the sum of its best group_best. groups 1: no limit. */
+            uint32_t groups, groups_used, group_best;
+            float factor; /* weights are multiplied by it, last */
+        } route;
+        struct {
+            struct rp_experts experts;
+            enum rp_activation fn; /* EXPERT_GATE_UP */
+        } experts;                 /* EXPERT_ORDER, EXPERT_GATE_UP, EXPERT_DOWN */
+        struct {
+            struct rp_experts experts;
+            /* in2 is added last: the shared expert; gated: times sigmoid(in3), in3 one column */
+            bool shared, gated;
+        } expert_sum;
+        struct {
             enum rp_dtype payload; /* of ALLREDUCE: F32 or BF16 */
         } exchange;
         struct {
@@ -220,6 +273,9 @@ struct rp_bucket {
 void rp_program_init(struct rp_program *program);
 void rp_program_deinit(struct rp_program *program); /* legal on a zeroed struct */
 
+/* The index of such a domain, added where the program has none. `name` is static text. */
+uint32_t rp_program_add_domain(struct rp_program *program, const char *name, enum rp_rows kind,
+                               uint32_t factor, uint32_t extra);
 /* Both return the new index, or a negative status when memory is out. Names are printf formats. */
 int32_t rp_program_add_tensor(struct rp_program *program, uint32_t rows, enum rp_dtype dtype,
                               uint32_t cols, const char *format, ...) RP_PRINTF(5, 6);
@@ -237,7 +293,8 @@ static inline uint32_t rp_bucket_rows(const struct rp_bucket *bucket, enum rp_ro
 /* Rows of a domain of the program in a bucket. */
 static inline uint32_t rp_program_rows(const struct rp_program *program,
                                        const struct rp_bucket *bucket, uint32_t rows) {
-    return rp_bucket_rows(bucket, program->domains[rows].kind);
+    const struct rp_domain *domain = &program->domains[rows];
+    return rp_bucket_rows(bucket, domain->kind) * domain->factor + domain->extra;
 }
 
 /* View over a whole tensor. */

@@ -238,6 +238,8 @@ struct rp_live_counts {
 
 /* Addresses on the device of everything above. Passed by value to the operators; the memory is made
  * once at start and never moves. */
+struct rp_expert_stats;
+
 struct rp_step_view {
     struct rp_step_config config;
     uint32_t slot_words; /* words per slot */
@@ -273,6 +275,7 @@ struct rp_step_view {
     size_t sample_state_words;     /* a multiple of 4; 0 without a vocabulary */
     const uint32_t *sample_inputs; /* (slot_count, sample_input_words) */
     size_t sample_input_words;
+    struct rp_expert_stats *expert_stats; /* host memory: what EXPERT_ORDER counts (experts.h) */
 };
 
 #define RP_ROW_NONE  0xFFFFFFFFu

@@ -1,6 +1,7 @@
 #include "device/step_cpu.h"
 
 #include "base/clock.h"
+#include "device/experts.h"
 
 #include <string.h>
 
@@ -182,6 +183,7 @@ size_t rp_step_rings_carve(const struct rp_step_config *config, unsigned char *b
     view->sample_input_words = config->vocab ? RP_SAMPLING_ALLOWED + 2 * rp_mask_words(config) : 0;
     view->sample_inputs = carve(base, &used, config->slot_count * view->sample_input_words * 4);
     view->mask_inputs = carve(base, &used, config->mask_capacity * rp_mask_words(config) * 4);
+    view->expert_stats = carve(base, &used, sizeof *view->expert_stats);
     if (!config->late_copies) {
         view->masks = view->mask_inputs;
         view->late_flags = view->late_inputs;

@@ -2,6 +2,7 @@
  * The thread's own work, step after step, is in step_loop.c. */
 #include "engine/engine_internal.h"
 
+#include "backend/module.h"
 #include "backend/group.h"
 #include "base/clock.h"
 #include "base/hash.h"
@@ -70,6 +71,13 @@ static int make_scheduler(struct rp_engine *engine, struct rp_error *err) {
     if (!rp_page_life_init(&engine->observer.page_watch.life, config.page_count, &engine->metrics))
         return rp_engine_no_memory(err, "times of pages", config.page_count);
     rp_scheduler_watch_pages(engine->scheduler, rp_page_watch_note, &engine->observer.page_watch);
+    if (engine->config.kv_event_capacity && config.prefix_cache) {
+        if (!rp_kv_events_init(&engine->kv_events, engine->config.kv_event_capacity,
+                               config.page_tokens))
+            return rp_engine_no_memory(err, "events of the prefix cache",
+                                       engine->config.kv_event_capacity);
+        rp_scheduler_watch_prefix(engine->scheduler, rp_kv_events_note, &engine->kv_events);
+    }
     if (!rp_ring_init(&engine->requests, engine->config.queue_capacity, sizeof(void *)) ||
         !rp_ring_init(&engine->events, engine->layout.event_capacity, sizeof(struct rp_event)))
         return rp_engine_no_memory(err, "request and event rings", engine->layout.event_capacity);
@@ -177,6 +185,8 @@ int rp_engine_create(const struct rp_engine_config *config, struct rp_model *mod
     if (status == RP_OK && config->plant_node)
         status = plant_node(&program, err);
     if (status == RP_OK)
+        status = rp_backend_check_program(engine->backend, &program, err);
+    if (status == RP_OK)
         status = make_all(engine, &program, err);
     if (status == RP_OK)
         status = rp_observer_init(engine, &program, err);
@@ -222,6 +232,7 @@ void rp_engine_destroy(struct rp_engine *engine) {
     rp_scheduler_destroy(engine->scheduler);
     rp_ring_deinit(&engine->requests);
     rp_ring_deinit(&engine->events);
+    rp_kv_events_deinit(&engine->kv_events);
     rp_free(engine->batch.results);
     rp_observer_deinit(&engine->observer);
     if (engine->device) {
@@ -270,6 +281,10 @@ uint32_t rp_engine_output_max(const struct rp_engine *engine, uint32_t prompt_co
 
 bool rp_engine_prompt_fits(const struct rp_engine *engine, uint32_t prompt_count) {
     return rp_scheduler_prompt_fits(&engine->scheduler_config, prompt_count);
+}
+
+struct rp_kv_events *rp_engine_kv_events(struct rp_engine *engine) {
+    return engine->kv_events.next ? &engine->kv_events : NULL;
 }
 
 uint32_t rp_engine_queue_capacity(const struct rp_engine *engine) {

@@ -21,8 +21,9 @@
 #include "metrics/trace_ring.h"
 
 struct rp_engine;
-struct rp_mask;  /* attention/mask/mask.h */
-struct rp_model; /* model/model.h */
+struct rp_kv_events; /* engine/observe/kv_events.h */
+struct rp_mask;      /* attention/mask/mask.h */
+struct rp_model;     /* model/model.h */
 
 /* swap_bytes: a quarter of the host memory that is free, at most 4 GiB. */
 #define RP_SWAP_BYTES_AUTO UINT64_MAX
@@ -38,6 +39,7 @@ struct rp_engine_config {
     uint32_t max_model_len;          /* 0: the model's */
     uint32_t queue_capacity;         /* --max-num-queued-reqs, default 256 */
     uint32_t event_capacity;         /* 0: derived */
+    uint32_t kv_event_capacity;      /* changes of the prefix cache that wait; 0: not collected */
     uint64_t kv_cache_bytes;         /* device pool; 0: derived from free memory, capped */
     double memory_utilization;       /* of a GPU: share that may be used; 0: 0.92 */
     uint32_t page_count_override;    /* --num-gpu-blocks-override; 0: from kv_cache_bytes */
@@ -126,6 +128,11 @@ struct rp_engine_metrics {
     struct rp_histogram step_seconds[2];     /* of steps with decode rows alone, and of others */
     struct rp_histogram step_tokens;         /* live ones */
     struct rp_histogram step_device_seconds; /* on the device, by its clock */
+    /* As the device counts them (experts.h), for each layer with experts in each step: rows of an
+     * expert that has any, and rows of the fullest one divided by the mean of all. No bounds: the
+     * model has no experts. */
+    struct rp_histogram expert_rows, expert_imbalance;
+    struct rp_counter expert_layer_steps; /* layers with experts, summed over the steps */
     struct rp_histogram step_gap_seconds; /* device idle between two steps launched back to back */
     /* Pages of the KV pool (engine/observe/page_life.h): from the free list and back to it; unused
      * before their next request; unused when they were evicted. */
@@ -191,6 +198,9 @@ void rp_engine_destroy(struct rp_engine *engine);
 int rp_engine_submit(struct rp_engine *engine, struct rp_request *request) RP_MUST_USE;
 /* Any thread: wakes the engine after request->cancelled was set or a hold was released. */
 void rp_engine_notify(struct rp_engine *engine);
+/* Changes of the prefix cache, for one consumer on any thread, until destroy; NULL: they are not
+ * collected. */
+struct rp_kv_events *rp_engine_kv_events(struct rp_engine *engine);
 /* Loop thread: next event; false when the ring is empty. */
 bool rp_engine_next_event(struct rp_engine *engine, struct rp_event *out_event);
 

@@ -12,6 +12,7 @@
 #include "engine/invariant_watch.h"
 #include "engine/layout.h"
 #include "engine/mask_pool.h"
+#include "engine/observe/kv_events.h"
 #include "engine/observe/observer.h"
 #include "engine/sample_hold.h"
 #include "graphs/graph_set.h"
@@ -74,6 +75,7 @@ struct rp_engine {
     pthread_t thread;
     bool started, stopped; /* loop thread */
 
+    struct rp_kv_events kv_events; /* only with config.kv_event_capacity */
     struct rp_mask_pool mask_pool;
     struct rp_engine_metrics metrics; /* written by the engine thread */
 };

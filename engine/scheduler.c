@@ -284,6 +284,13 @@ void rp_scheduler_watch_pages(struct rp_scheduler *scheduler,
     scheduler->pool.note_ctx = ctx;
 }
 
+void rp_scheduler_watch_prefix(struct rp_scheduler *scheduler,
+                               void (*note)(void *ctx, const struct rp_kv_prefix_change *change),
+                               void *ctx) {
+    scheduler->prefix.note = note;
+    scheduler->prefix.note_ctx = ctx;
+}
+
 uint32_t rp_scheduler_page_map(const struct rp_scheduler *scheduler, uint32_t *out,
                                uint32_t capacity) {
     const struct rp_kv_pool *pool = &scheduler->pool;

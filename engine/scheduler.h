@@ -40,7 +40,7 @@
 
 #include "base/status.h"
 #include "engine/request.h"
-#include "kvcache/kv_pool.h"
+#include "kvcache/kv_prefix.h"
 
 struct rp_scheduler;
 
@@ -237,6 +237,11 @@ void rp_scheduler_watch_pages(struct rp_scheduler *scheduler,
                               void (*note)(void *ctx, uint32_t page, enum rp_kv_state from,
                                            enum rp_kv_state to),
                               void *ctx);
+/* Calls `note` whenever a page is entered in the prefix cache or removed (kvcache/kv_prefix.h).
+ * NULL: nobody. */
+void rp_scheduler_watch_prefix(struct rp_scheduler *scheduler,
+                               void (*note)(void *ctx, const struct rp_kv_prefix_change *change),
+                               void *ctx);
 /* Any thread: the device pool's map (kvcache/kv_pool.h), as far as it fits; returns the pages there
  * are. */
 uint32_t rp_scheduler_page_map(const struct rp_scheduler *scheduler, uint32_t *out,

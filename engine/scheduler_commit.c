@@ -125,10 +125,11 @@ static void hash_full_pages(struct rp_scheduler *scheduler, struct rp_sequence *
         const int32_t *tokens = page_token_ids(scheduler, sequence, index);
         if (index == 0)
             sequence->chain = rp_kv_prefix_root(&scheduler->prefix, sequence->salt);
-        sequence->chain = rp_kv_prefix_next(&scheduler->prefix, sequence->chain, tokens);
+        struct rp_hash128 previous = sequence->chain;
+        sequence->chain = rp_kv_prefix_next(&scheduler->prefix, previous, tokens);
         if (sequence->state == RP_SEQUENCE_RUNNING)
             rp_kv_prefix_insert(&scheduler->prefix, sequence->pages[index], sequence->salt,
-                                sequence->chain, tokens);
+                                previous, sequence->chain, tokens);
     }
 }
 

@@ -48,7 +48,8 @@ static int prepare_weight(void *ctx, struct rp_weight *weight, struct rp_error *
     if (status != RP_OK)
         return status;
     ++*p->prepared;
-    if (weight->role == RP_WEIGHT_DOWN && p->progress)
+    bool last = weight->role == RP_WEIGHT_DOWN || weight->role == RP_WEIGHT_EXPERT_DOWN;
+    if (last && p->progress)
         p->progress(p->progress_ctx, "weights", weight->layer + 1u, layers + 1);
     return RP_OK;
 }

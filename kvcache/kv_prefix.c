@@ -74,8 +74,21 @@ uint32_t rp_kv_prefix_find(const struct rp_kv_prefix *prefix, uint64_t salt, str
     return page;
 }
 
-bool rp_kv_prefix_insert(struct rp_kv_prefix *prefix, uint32_t page, uint64_t salt,
+static void note_entered(struct rp_kv_prefix *prefix, uint64_t salt, struct rp_hash128 previous,
                          struct rp_hash128 hash, const int32_t *tokens) {
+    if (!prefix->note)
+        return;
+    struct rp_hash128 root = rp_kv_prefix_root(prefix, salt);
+    prefix->note(prefix->note_ctx,
+                 &(struct rp_kv_prefix_change){.hash = hash,
+                                               .previous = previous,
+                                               .tokens = tokens,
+                                               .is_first = rp_hash128_equal(previous, root)});
+}
+
+bool rp_kv_prefix_insert(struct rp_kv_prefix *prefix, uint32_t page, uint64_t salt,
+                         struct rp_hash128 previous, struct rp_hash128 hash,
+                         const int32_t *tokens) {
     struct rp_kv_prefix_entry *entry = &prefix->entries[page];
     uint32_t *bucket = bucket_of(prefix, hash);
     if (entry->used || find_hash(prefix, hash) != RP_KV_NO_PAGE)
@@ -85,6 +98,7 @@ bool rp_kv_prefix_insert(struct rp_kv_prefix *prefix, uint32_t page, uint64_t sa
     memcpy(tokens_of(prefix, page), tokens, prefix->page_tokens * sizeof *tokens);
     prefix->entry_count++;
     rp_kv_pool_keep(prefix->pool, page);
+    note_entered(prefix, salt, previous, hash, tokens);
     return true;
 }
 
@@ -103,6 +117,8 @@ void rp_kv_prefix_remove(struct rp_kv_prefix *prefix, uint32_t page) {
     entry->used = false;
     prefix->entry_count--;
     rp_kv_pool_forget(prefix->pool, page);
+    if (prefix->note)
+        prefix->note(prefix->note_ctx, &(struct rp_kv_prefix_change){.hash = entry->hash});
 }
 
 bool rp_kv_prefix_evict(struct rp_kv_prefix *prefix) {

@@ -26,6 +26,13 @@ struct rp_kv_prefix_entry {
     bool used;
 };
 
+/* A page's content can be found from now on, or no longer. */
+struct rp_kv_prefix_change {
+    struct rp_hash128 hash, previous; /* previous: of the page before; only when it was entered */
+    const int32_t *tokens;            /* (page_tokens) of an entered page; NULL: it was removed */
+    bool is_first;                    /* entered: no page comes before it */
+};
+
 struct rp_kv_prefix {
     struct rp_kv_pool *pool;
     struct rp_kv_prefix_entry *entries; /* (page_count): the entry of page p is entries[p] */
@@ -35,6 +42,9 @@ struct rp_kv_prefix {
     uint32_t page_tokens;
     uint32_t entry_count;
     uint64_t hash_key;
+    /* NULL, or called for every change, after it. */
+    void (*note)(void *ctx, const struct rp_kv_prefix_change *change);
+    void *note_ctx;
 };
 
 /* The pool is borrowed and must outlive the prefix table. */
@@ -50,10 +60,10 @@ struct rp_hash128 rp_kv_prefix_next(const struct rp_kv_prefix *prefix, struct rp
 /* The page with this content, or RP_KV_NO_PAGE. It is not acquired. */
 uint32_t rp_kv_prefix_find(const struct rp_kv_prefix *prefix, uint64_t salt, struct rp_hash128 hash,
                            const int32_t *tokens);
-/* Enters a referenced page. False: the content (or its hash) is there already, the page stays as it
- * is. */
+/* Enters a referenced page; `previous` is the link before `hash`. False: the content (or its hash)
+ * is there already, the page stays as it is. */
 bool rp_kv_prefix_insert(struct rp_kv_prefix *prefix, uint32_t page, uint64_t salt,
-                         struct rp_hash128 hash, const int32_t *tokens);
+                         struct rp_hash128 previous, struct rp_hash128 hash, const int32_t *tokens);
 bool rp_kv_prefix_contains(const struct rp_kv_prefix *prefix, uint32_t page);
 /* Nobody will find the page any more. Legal for pages that were not entered. */
 void rp_kv_prefix_remove(struct rp_kv_prefix *prefix, uint32_t page);

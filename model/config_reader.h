@@ -71,6 +71,17 @@ void rp_config_layer_types(struct rp_config_reader *reader, const char *key,
 /* Qwen's rule: use_sliding_window, from layer max_window_layers on. */
 void rp_config_qwen_window(struct rp_config_reader *reader, struct rp_model_config *config);
 
+/* config_experts.c: the keys of a mixture of experts. The names of counts differ by family. */
+struct rp_config_experts_keys {
+    const char *count, *intermediate; /* NULL: intermediate_size */
+    double count_default, used_default, intermediate_default;
+};
+/* count, used and intermediate, which every family has; softmax over all experts. */
+void rp_config_experts(struct rp_config_reader *reader, const struct rp_config_experts_keys *keys,
+                       struct rp_model_config *config);
+/* Qwen's rule: experts in every decoder_sparse_step-th layer that is not in mlp_only_layers. */
+void rp_config_sparse_layers(struct rp_config_reader *reader, struct rp_model_config *config);
+
 struct rp_model_family;
 
 /* config_rope.c: every key that says how q and k are rotated. */

@@ -16,7 +16,7 @@ enum rp_weight_span {
     RP_SPAN_Q, /* of RP_WEIGHT_QKV and its bias */
     RP_SPAN_K,
     RP_SPAN_V,
-    RP_SPAN_GATE, /* of RP_WEIGHT_GATE_UP and its bias */
+    RP_SPAN_GATE, /* of gate_up matrices and their biases */
     RP_SPAN_UP,
     RP_SPAN_EACH_HEAD /* of the norms of q and k: a tensor per head, its number in place of '*' */
 };
@@ -28,7 +28,9 @@ enum rp_qkv_order {
     RP_QKV_GROUPS /* one tensor: for each KV head its heads of q, k, v (InternLM2) */
 };
 
-/* A tensor of a checkpoint: "model.layers.3." is put before the names of a layer's tensors. */
+/* A tensor of a checkpoint: "model.layers.3." is put before the names of a layer's tensors. Of the
+ * matrices of experts there may be rules of both kinds; the files decide which is used: a name with
+ * '*', the number of the expert, and one without, a tensor (experts, rows, cols). */
 struct rp_tensor_rule {
     enum rp_weight_role role;
     enum rp_weight_span span;
@@ -80,5 +82,8 @@ void rp_llama_layer(struct rp_emit *e, struct rp_view x);
 void rp_qwen3_layer(struct rp_emit *e, struct rp_view x);
 #define RP_GEMMA_TENSOR_COUNT 17
 extern const struct rp_tensor_rule rp_gemma_tensors[RP_GEMMA_TENSOR_COUNT];
+/* Llama's, with experts named mlp.experts.*.gate_proj: of Qwen, OLMoE and GLM. */
+#define RP_EXPERT_TENSOR_COUNT 26
+extern const struct rp_tensor_rule rp_expert_tensors[RP_EXPERT_TENSOR_COUNT];
 
 #endif

@@ -1,6 +1,7 @@
-/* Granite 3 and 4, the models without experts: Llama with factors of embeddings, scores, logits,
- * and of what attention and MLP add. Granite 4 names its MLP as the dense one beside experts,
- * which these models have none of, and may do without RoPE. */
+/* Granite 3 and 4: Llama with factors of embeddings, scores, logits, and of what attention and MLP
+ * add. Granite-MoE has a mixture of experts in place of the MLP, whose weights are a softmax of the
+ * chosen experts' logits. Granite 4 names its MLP as the dense one beside experts, which the models
+ * that are supported have none of, and may do without RoPE. */
 #include "model/config_reader.h"
 #include "model/network.h"
 
@@ -21,6 +22,22 @@ static const struct rp_tensor_rule hybrid_tensors[] = {
     {RP_WEIGHT_DOWN, RP_SPAN_ALL, "shared_mlp.output_linear.weight"},
 };
 
+static const struct rp_tensor_rule moe_tensors[] = {
+    {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
+    {RP_WEIGHT_QKV, RP_SPAN_Q, "self_attn.q_proj.weight"},
+    {RP_WEIGHT_QKV, RP_SPAN_K, "self_attn.k_proj.weight"},
+    {RP_WEIGHT_QKV, RP_SPAN_V, "self_attn.v_proj.weight"},
+    {RP_WEIGHT_QKV_BIAS, RP_SPAN_Q, "self_attn.q_proj.bias"},
+    {RP_WEIGHT_QKV_BIAS, RP_SPAN_K, "self_attn.k_proj.bias"},
+    {RP_WEIGHT_QKV_BIAS, RP_SPAN_V, "self_attn.v_proj.bias"},
+    {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
+    {RP_WEIGHT_O_BIAS, RP_SPAN_ALL, "self_attn.o_proj.bias"},
+    {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},
+    {RP_WEIGHT_ROUTER, RP_SPAN_ALL, "block_sparse_moe.router.layer.weight"},
+    {RP_WEIGHT_EXPERT_GATE_UP, RP_SPAN_ALL, "block_sparse_moe.input_linear.weight"},
+    {RP_WEIGHT_EXPERT_DOWN, RP_SPAN_ALL, "block_sparse_moe.output_linear.weight"},
+};
+
 static void add_scaled(struct rp_emit *e, const char *scale, const char *add, struct rp_view x,
                        struct rp_view term) {
     if (e->config->residual_factor != 1.0f)
@@ -36,10 +53,9 @@ static void layer(struct rp_emit *e, struct rp_view x) {
     add_scaled(e, "mlp.scale", "mlp.add", x, rp_emit_mlp(e, in));
 }
 
-static void configure(struct rp_config_reader *reader, struct rp_model_config *config) {
+static void configure_factors(struct rp_config_reader *reader, struct rp_model_config *config) {
     rp_config_activation(reader, "hidden_act", "silu", config);
     rp_config_attention_bias(reader, config);
-    config->mlp_bias = rp_config_bool(reader, "mlp_bias", false);
     config->embed_factor = (float)rp_config_double(reader, "embedding_multiplier", 1, 0, true, 1e6);
     config->residual_factor =
         (float)rp_config_double(reader, "residual_multiplier", 1, 0, true, 1e6);
@@ -48,8 +64,22 @@ static void configure(struct rp_config_reader *reader, struct rp_model_config *c
         (float)(1.0 / rp_config_double(reader, "logits_scaling", 1, 1e-6, false, 1e6));
 }
 
+static void configure(struct rp_config_reader *reader, struct rp_model_config *config) {
+    configure_factors(reader, config);
+    config->mlp_bias = rp_config_bool(reader, "mlp_bias", false);
+}
+
+static void configure_moe(struct rp_config_reader *reader, struct rp_model_config *config) {
+    static const struct rp_config_experts_keys keys = {
+        .count = "num_local_experts", .count_default = 8, .used_default = 2};
+    configure_factors(reader, config);
+    rp_config_no_bias(reader, "mlp_bias");
+    rp_config_experts(reader, &keys, config);
+    config->experts.score = RP_ROUTE_SOFTMAX_CHOSEN;
+}
+
 static void configure_hybrid(struct rp_config_reader *reader, struct rp_model_config *config) {
-    configure(reader, config);
+    configure_factors(reader, config);
     rp_config_no_bias(reader, "mlp_bias");
     if (rp_config_uint(reader, "num_local_experts", 8, 0, 1u << 16) != 0)
         rp_config_refuse(reader, RP_STATUS_UNSUPPORTED, "num_local_experts",
@@ -93,5 +123,15 @@ const struct rp_model_family rp_family_granite_hybrid = {
     .configure = configure_hybrid,
     .tensors = hybrid_tensors,
     .tensor_count = RP_ARRAY_COUNT(hybrid_tensors),
+    .layer = layer,
+};
+
+const struct rp_model_family rp_family_granite_moe = {
+    .id = RP_FAMILY_GRANITE_MOE,
+    .architecture = "GraniteMoeForCausalLM",
+    .model_type = "granitemoe",
+    .configure = configure_moe,
+    .tensors = moe_tensors,
+    .tensor_count = RP_ARRAY_COUNT(moe_tensors),
     .layer = layer,
 };

@@ -388,7 +388,7 @@ static void read_types(struct source *s, struct rp_model_config *config) {
     out->head = type_of(s, "lm_head.weight", &blocks);
     all_bf16 = out->embed == RP_BLOCK_BF16;
     for (uint32_t layer = 0; layer < config->layers; layer++)
-        for (int i = 0; i < RP_MODULE_COUNT; i++) {
+        for (int i = 0; i < RP_MODULE_COUNT && modules[i]; i++) {
             char name[96];
             snprintf(name, sizeof name, "model.layers.%u.%s.weight", layer, modules[i]);
             out->types[layer][i] = type_of(s, name, &blocks);

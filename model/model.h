@@ -40,7 +40,13 @@
     X(GLM, glm, "GLM")                                                                             \
     X(GLM4, glm4, "GLM4")                                                                          \
     X(COHERE, cohere, "Cohere")                                                                    \
-    X(COHERE2, cohere2, "Cohere2")
+    X(COHERE2, cohere2, "Cohere2")                                                                 \
+    X(MIXTRAL, mixtral, "Mixtral")                                                                 \
+    X(QWEN2_MOE, qwen2_moe, "Qwen2-MoE")                                                           \
+    X(QWEN3_MOE, qwen3_moe, "Qwen3-MoE")                                                           \
+    X(OLMOE, olmoe, "OLMoE")                                                                       \
+    X(GRANITE_MOE, granite_moe, "Granite-MoE")                                                     \
+    X(GLM4_MOE, glm4_moe, "GLM4-MoE")
 
 enum rp_family {
 #define X(id, name, title) RP_FAMILY_##id,
@@ -92,6 +98,12 @@ enum rp_module {
     RP_MODULE_GATE,
     RP_MODULE_UP,
     RP_MODULE_DOWN,
+    RP_MODULE_EXPERT_GATE,
+    RP_MODULE_EXPERT_UP,
+    RP_MODULE_EXPERT_DOWN,
+    RP_MODULE_SHARED_GATE,
+    RP_MODULE_SHARED_UP,
+    RP_MODULE_SHARED_DOWN,
     RP_MODULE_COUNT
 };
 
@@ -103,8 +115,8 @@ struct rp_model_quant {
     enum rp_matrix_input input; /* of the inputs of GEMMs */
     /* the file also has scales for inputs: checked but unused, rows get dynamic scales */
     bool static_input;
-    bool head;                      /* lm_head has 8 bits */
-    uint8_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module has 8 bits */
+    bool head;                       /* lm_head has 8 bits */
+    uint16_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module has 8 bits */
 };
 
 /* Where the tensors of a text model lie that is a part of a larger one, with images. */
@@ -121,6 +133,21 @@ struct rp_model_gguf {
     bool interleaved; /* rows of q and k are stored in pairs (2i, 2i + 1) of a head */
     uint8_t types[RP_LAYERS_MAX][RP_MODULE_COUNT]; /* rp_block_type */
     uint8_t embed, head;
+};
+
+/* A mixture of experts in place of the MLP: count 0: the model has none. */
+struct rp_model_experts {
+    uint32_t count, used;  /* used: by each token */
+    uint32_t intermediate; /* of one expert */
+    uint32_t shared;       /* intermediate size of the expert of all tokens; 0: none */
+    bool shared_gate;      /* which is multiplied by a sigmoid */
+    /* The route: rp_op's, program.h */
+    enum rp_route_score score;
+    bool bias, renormalize;
+    uint32_t groups, groups_used, group_best;
+    float factor;
+    uint32_t dense_layers[RP_LAYERS_MAX / 32]; /* bit i % 32 of word i / 32: layer i has an MLP */
+    bool stacked; /* the files have one tensor for all experts; chosen by the names in them */
 };
 
 struct rp_model_config {
@@ -157,6 +184,7 @@ struct rp_model_config {
     bool nope_full_layers;                    /* nor do layers without a window */
     /* q of position p is multiplied by 1 + it * ln(1 + floor(p / rope.original_max_position)) */
     double q_scale_beta;
+    struct rp_model_experts experts;
     struct rp_rope rope, local_rope; /* local_rope: of layers with a window, where theta is not 0 */
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
@@ -177,6 +205,11 @@ struct rp_model_config {
 /* The layer's window in tokens; 0: none. */
 static inline uint32_t rp_model_window(const struct rp_model_config *config, uint32_t layer) {
     return config->full_layers[layer / 32] >> layer % 32 & 1 ? 0 : config->window;
+}
+
+static inline bool rp_model_has_experts(const struct rp_model_config *config, uint32_t layer) {
+    return config->experts.count > 0 && layer < RP_MIN(config->layers, RP_LAYERS_MAX) &&
+           !(config->experts.dense_layers[layer / 32] >> layer % 32 & 1);
 }
 
 /* The angles of a layer's q and k; NULL: they are not rotated. */
@@ -343,6 +376,8 @@ void rp_model_drop_mask(struct rp_model *model); /* legal without one */
 
 /* Numbers in the checkpoint, a tied head counted once. */
 uint64_t rp_model_parameter_count(const struct rp_model *model);
+/* Those that one token uses: of each layer's experts the chosen ones. */
+uint64_t rp_model_active_parameter_count(const struct rp_model *model);
 /* Bytes of all weights in memory, each counted once; of a group: of one rank. */
 uint64_t rp_model_weight_bytes(const struct rp_model *model);
 

@@ -386,7 +386,85 @@ struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv) {
     return o;
 }
 
+static struct rp_view expert_gemm(struct rp_emit *e, enum rp_op_kind kind, const char *name,
+                                  struct rp_view in, struct rp_view order, enum rp_weight_role role,
+                                  uint32_t cols) {
+    struct rp_experts experts = {e->config->experts.count, e->config->experts.used};
+    uint32_t rows = rp_program_add_domain(e->program, "choices", RP_ROWS_TOKEN, experts.used, 0);
+    struct rp_op gemm = op(e, kind, rows, name);
+    rp_op_add_input(&gemm, in);
+    rp_op_add_input(&gemm, order);
+    gemm.weight = rp_model_matrix(e->model, role, e->layer);
+    gemm.out = tensor(e, name, rows, e->model->dtype, cols);
+    gemm.u.experts.experts = experts;
+    gemm.u.experts.fn = e->config->activation;
+    add(e, &gemm);
+    return gemm.out;
+}
+
+/* The experts of each row, and their weights. */
+static struct rp_view route(struct rp_emit *e, struct rp_view in) {
+    const struct rp_model_experts *experts = &e->config->experts;
+    struct rp_op route = op(e, RP_OP_ROUTE, RP_ROWS_TOKEN, "moe.route");
+    rp_op_add_input(&route, rp_emit_linear(e, "moe.router", in, RP_WEIGHT_ROUTER));
+    route.out = tensor(e, "moe.route", RP_ROWS_TOKEN, RP_DTYPE_F32, 2 * experts->used);
+    route.vector = rp_model_vector(e->model, RP_WEIGHT_ROUTER_BIAS, e->layer);
+    route.u.route.experts = (struct rp_experts){experts->count, experts->used};
+    route.u.route.score = experts->score;
+    route.u.route.bias = experts->bias;
+    route.u.route.renormalize = experts->renormalize;
+    route.u.route.groups = experts->groups;
+    route.u.route.groups_used = experts->groups_used;
+    route.u.route.group_best = experts->group_best;
+    route.u.route.factor = experts->factor;
+    add(e, &route);
+    return route.out;
+}
+
+static struct rp_view expert_order(struct rp_emit *e, struct rp_view ids) {
+    struct rp_experts experts = {e->config->experts.count, e->config->experts.used};
+    uint32_t rows = rp_program_add_domain(e->program, "expert order", RP_ROWS_TOKEN, experts.used,
+                                          experts.count + 1);
+    struct rp_op order = op(e, RP_OP_EXPERT_ORDER, RP_ROWS_TOKEN, "moe.order");
+    rp_op_add_input(&order, ids);
+    order.out = tensor(e, "moe.order", rows, RP_DTYPE_I32, 1);
+    order.u.experts.experts = experts;
+    add(e, &order);
+    return order.out;
+}
+
+/* y = sum over the chosen experts of weight * (act(g) * u) Wdown^T, g, u = in Wgate_up^T, plus the
+ * same of the shared expert (* sigmoid(in Wgate^T)). */
+static struct rp_view emit_experts(struct rp_emit *e, struct rp_view in) {
+    const struct rp_model_experts *experts = &e->config->experts;
+    struct rp_view chosen = route(e, in);
+    struct rp_view order = expert_order(e, columns(chosen, experts->used, experts->used));
+    struct rp_view act = expert_gemm(e, RP_OP_EXPERT_GATE_UP, "moe.gate_up", in, order,
+                                     RP_WEIGHT_EXPERT_GATE_UP, experts->intermediate);
+    struct rp_view down = expert_gemm(e, RP_OP_EXPERT_DOWN, "moe.down", act, order,
+                                      RP_WEIGHT_EXPERT_DOWN, e->config->hidden);
+    struct rp_op sum = op(e, RP_OP_EXPERT_SUM, RP_ROWS_TOKEN, "moe.sum");
+    rp_op_add_input(&sum, down);
+    rp_op_add_input(&sum, columns(chosen, 0, experts->used));
+    if (experts->shared) {
+        struct rp_view gate_up =
+            rp_emit_linear(e, "moe.shared_gate_up", in, RP_WEIGHT_SHARED_GATE_UP);
+        rp_op_add_input(&sum, rp_emit_linear(e, "moe.shared_down", rp_emit_activation(e, gate_up),
+                                             RP_WEIGHT_SHARED_DOWN));
+    }
+    if (experts->shared_gate)
+        rp_op_add_input(&sum, rp_emit_linear(e, "moe.shared_gate", in, RP_WEIGHT_SHARED_GATE));
+    sum.out = tensor(e, "moe.sum", RP_ROWS_TOKEN, RP_DTYPE_F32, e->config->hidden);
+    sum.u.expert_sum.experts = (struct rp_experts){experts->count, experts->used};
+    sum.u.expert_sum.shared = experts->shared > 0;
+    sum.u.expert_sum.gated = experts->shared_gate;
+    add(e, &sum);
+    return sum.out;
+}
+
 struct rp_view rp_emit_mlp(struct rp_emit *e, struct rp_view in) {
+    if (rp_model_has_experts(e->config, e->layer))
+        return emit_experts(e, in);
     struct rp_view gate_up = rp_emit_linear(e, "mlp.gate_up", in, RP_WEIGHT_GATE_UP);
     struct rp_view down =
         rp_emit_linear(e, "mlp.down", rp_emit_activation(e, gate_up), RP_WEIGHT_DOWN);

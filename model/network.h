@@ -41,7 +41,8 @@ struct rp_qkv rp_emit_qkv(struct rp_emit *e, struct rp_view in);
 void rp_emit_qk_norms(struct rp_emit *e, const struct rp_qkv *qkv);
 /* RoPE of q and k in layers that have it, K and V to their pages, attention, and the o GEMM. */
 struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv);
-/* The gate_up GEMM, the activation, and the down GEMM. */
+/* The gate_up GEMM, the activation, and the down GEMM; in layers with experts the route, the chosen
+ * experts' GEMMs and their weighted sum. */
 struct rp_view rp_emit_mlp(struct rp_emit *e, struct rp_view in);
 
 #endif

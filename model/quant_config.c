@@ -23,17 +23,24 @@
 static const struct {
     enum rp_weight_role role;
     enum rp_weight_span span;
-} module_parts[RP_MODULE_COUNT] = {[RP_MODULE_Q] = {RP_WEIGHT_QKV, RP_SPAN_Q},
-                                   [RP_MODULE_K] = {RP_WEIGHT_QKV, RP_SPAN_K},
-                                   [RP_MODULE_V] = {RP_WEIGHT_QKV, RP_SPAN_V},
-                                   [RP_MODULE_O] = {RP_WEIGHT_O, RP_SPAN_ALL},
-                                   [RP_MODULE_GATE] = {RP_WEIGHT_GATE_UP, RP_SPAN_GATE},
-                                   [RP_MODULE_UP] = {RP_WEIGHT_GATE_UP, RP_SPAN_UP},
-                                   [RP_MODULE_DOWN] = {RP_WEIGHT_DOWN, RP_SPAN_ALL}};
+} module_parts[RP_MODULE_COUNT] = {
+    [RP_MODULE_Q] = {RP_WEIGHT_QKV, RP_SPAN_Q},
+    [RP_MODULE_K] = {RP_WEIGHT_QKV, RP_SPAN_K},
+    [RP_MODULE_V] = {RP_WEIGHT_QKV, RP_SPAN_V},
+    [RP_MODULE_O] = {RP_WEIGHT_O, RP_SPAN_ALL},
+    [RP_MODULE_GATE] = {RP_WEIGHT_GATE_UP, RP_SPAN_GATE},
+    [RP_MODULE_UP] = {RP_WEIGHT_GATE_UP, RP_SPAN_UP},
+    [RP_MODULE_DOWN] = {RP_WEIGHT_DOWN, RP_SPAN_ALL},
+    [RP_MODULE_EXPERT_GATE] = {RP_WEIGHT_EXPERT_GATE_UP, RP_SPAN_GATE},
+    [RP_MODULE_EXPERT_UP] = {RP_WEIGHT_EXPERT_GATE_UP, RP_SPAN_UP},
+    [RP_MODULE_EXPERT_DOWN] = {RP_WEIGHT_EXPERT_DOWN, RP_SPAN_ALL},
+    [RP_MODULE_SHARED_GATE] = {RP_WEIGHT_SHARED_GATE_UP, RP_SPAN_GATE},
+    [RP_MODULE_SHARED_UP] = {RP_WEIGHT_SHARED_GATE_UP, RP_SPAN_UP},
+    [RP_MODULE_SHARED_DOWN] = {RP_WEIGHT_SHARED_DOWN, RP_SPAN_ALL}};
 
 /* "model.layers.3.self_attn.q_proj", as the family calls it; a tensor of several modules is the
- * name of each of them. */
-static void module_name(const struct rp_model_config *config, uint32_t layer, uint32_t module,
+ * name of each of them, and expert 0 stands for all. false: the family has no such module. */
+static bool module_name(const struct rp_model_config *config, uint32_t layer, uint32_t module,
                         char *out, size_t out_bytes) {
     const struct rp_model_family *family = rp_model_family(config->family);
     const char *name = "";
@@ -43,9 +50,12 @@ static void module_name(const struct rp_model_config *config, uint32_t layer, ui
             (rule->span == module_parts[module].span || rule->span == RP_SPAN_ALL))
             name = rule->name;
     }
-    const char *suffix = strstr(name, ".weight");
-    snprintf(out, out_bytes, "model.layers.%u.%.*s", layer,
-             suffix ? (int)(suffix - name) : (int)strlen(name), name);
+    const char *suffix = strstr(name, ".weight"), *star = strchr(name, '*');
+    int len = suffix ? (int)(suffix - name) : (int)strlen(name);
+    int head = star ? (int)(star - name) : len;
+    snprintf(out, out_bytes, "model.layers.%u.%.*s%s%.*s", layer, head, name, star ? "0" : "",
+             star ? len - head - 1 : 0, star ? star + 1 : "");
+    return len > 0;
 }
 
 static int match_pattern(const char *pattern, const char *module, const char *what, bool *out,
@@ -189,8 +199,8 @@ static void read_modules(struct reader *reader, const json_t *targets, const jso
         for (uint32_t m = 0; m < (head ? 1u : RP_MODULE_COUNT) && reader->status == RP_OK; m++) {
             char name[96] = "lm_head";
             bool is_target = true, ignored = false;
-            if (!head)
-                module_name(reader->config, i, m, name, sizeof name);
+            if (!head && !module_name(reader->config, i, m, name, sizeof name))
+                continue;
             if (targets)
                 reader->status =
                     rp_quant_list_names(targets, name, "config.json: quantization_config: targets",
@@ -203,7 +213,7 @@ static void read_modules(struct reader *reader, const json_t *targets, const jso
             if (head)
                 quant->head = covered && head_too;
             else if (covered)
-                quant->modules[i] |= (uint8_t)(1u << m);
+                quant->modules[i] |= (uint16_t)(1u << m);
         }
     }
 }
@@ -211,13 +221,17 @@ static void read_modules(struct reader *reader, const json_t *targets, const jso
 /* All parts of one matrix in memory must have the same type. */
 static void check_fused(struct reader *reader) {
     static const struct {
-        uint8_t bits;
+        uint16_t bits;
         const char *text;
-    } fused[] = {{1u << RP_MODULE_Q | 1u << RP_MODULE_K | 1u << RP_MODULE_V, "q, k and v"},
-                 {1u << RP_MODULE_GATE | 1u << RP_MODULE_UP, "gate and up"}};
+    } fused[] = {
+        {1u << RP_MODULE_Q | 1u << RP_MODULE_K | 1u << RP_MODULE_V, "q, k and v"},
+        {1u << RP_MODULE_GATE | 1u << RP_MODULE_UP, "gate and up"},
+        {1u << RP_MODULE_EXPERT_GATE | 1u << RP_MODULE_EXPERT_UP, "the experts' gate and up"},
+        {1u << RP_MODULE_SHARED_GATE | 1u << RP_MODULE_SHARED_UP,
+         "the shared expert's gate and up"}};
     for (uint32_t i = 0; i < reader->config->layers; i++)
         for (size_t f = 0; f < RP_ARRAY_COUNT(fused); f++) {
-            uint8_t bits = reader->config->quant.modules[i] & fused[f].bits;
+            uint16_t bits = reader->config->quant.modules[i] & fused[f].bits;
             if (bits != 0 && bits != fused[f].bits)
                 refuse(reader, RP_STATUS_UNSUPPORTED,
                        ": of layer %u some of %s are quantized and others are not: they are one "

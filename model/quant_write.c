@@ -342,6 +342,13 @@ size_t rp_quant_write_bytes(const struct rp_model_config *config, size_t rows) {
     return over ? SIZE_MAX : total;
 }
 
+int rp_quant_write_no_experts(const char *dir, struct rp_error *err) {
+    int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                              "%s: models with experts are not written with 8 bits", dir);
+    rp_error_hint(err, "`reprise serve DIR --quantization fp8` quantizes them while they are read");
+    return status;
+}
+
 int rp_quant_write(const char *dir, const char *out_dir,
                    const struct rp_quant_write_options *options, struct rp_error *err) {
     struct rp_quant_writer w = {.dir = dir, .out_dir = out_dir, .options = *options, .err = err};
@@ -352,6 +359,8 @@ int rp_quant_write(const char *dir, const char *out_dir,
         status = rp_error_set(err, RP_STATUS_UNSUPPORTED, "%s: GGUF files are not quantized", dir);
         rp_error_hint(err, "give the directory of the model's safetensors files");
     }
+    if (status == RP_OK && w.config.experts.count)
+        status = rp_quant_write_no_experts(dir, err);
     if (status == RP_OK && w.config.quant.scales != RP_SCALE_NONE)
         status = rp_error_set(err, RP_STATUS_FORMAT, "%s has 8-bit weights already", dir);
     if (status == RP_OK)

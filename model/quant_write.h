@@ -57,6 +57,9 @@ struct rp_quant_write_options {
 int rp_quant_write(const char *dir, const char *out_dir,
                    const struct rp_quant_write_options *options, struct rp_error *err) RP_MUST_USE;
 
+/* UNSUPPORTED: what it says of a model with experts. */
+int rp_quant_write_no_experts(const char *dir, struct rp_error *err);
+
 /* Bytes of inputs of `rows` rows plus the factors of a layer; SIZE_MAX on overflow. */
 size_t rp_quant_write_bytes(const struct rp_model_config *config, size_t rows) RP_MUST_USE;
 

@@ -26,6 +26,16 @@
 #define QWEN3_COMMON                                                                               \
     .family = RP_FAMILY_QWEN3, .architecture = "Qwen3ForCausalLM", .qk_norm = RP_QK_NORM_HEAD,     \
     QWEN_COMMON, .max_position = 40960
+#define QWEN3_30B_A3B                                                                              \
+    .family = RP_FAMILY_QWEN3_MOE, .architecture = "Qwen3MoeForCausalLM",                          \
+    .qk_norm = RP_QK_NORM_HEAD, QWEN_COMMON, .max_position = 40960, PLAIN_ROPE(1e6),               \
+    .hidden = 2048, .intermediate = 6144, .heads = 32, .kv_heads = 4, .head_dim = 128,             \
+    .experts = {.count = 128,                                                                      \
+                .used = 8,                                                                         \
+                .intermediate = 768,                                                               \
+                .renormalize = true,                                                               \
+                .groups = 1,                                                                       \
+                .factor = 1}
 #define MISTRAL_COMMON                                                                             \
     .family = RP_FAMILY_MISTRAL, .architecture = "MistralForCausalLM", .vocab = 32000,             \
     .max_position = 32768, .norm_eps = 1e-5f, .file_dtype = RP_DTYPE_BF16, .bos_id = 1,            \
@@ -63,7 +73,9 @@ static const struct {
     {"qwen3-8b",
      {QWEN3_COMMON, PLAIN_ROPE(1e6), .hidden = 4096, .intermediate = 12288, .layers = 36,
       .heads = 32, .kv_heads = 8, .head_dim = 128}},
-    {"mistral-7b", /* v0.1: the one with a window */
+    {"qwen3-30b-a3b", {QWEN3_30B_A3B, .layers = 48}},
+    {"qwen3-30b-a3b-8-layers", {QWEN3_30B_A3B, .layers = 8}}, /* for machines of 16 GB */
+    {"mistral-7b",                                            /* v0.1: the one with a window */
      {MISTRAL_COMMON, PLAIN_ROPE(10000), .hidden = 4096, .intermediate = 14336, .layers = 32,
       .heads = 32, .kv_heads = 8, .head_dim = 128, .window = 4096}},
     {"gemma-2-2b",
@@ -86,7 +98,7 @@ static const struct {
 };
 
 int rp_model_shape(const char *name, struct rp_model_config *out_config, struct rp_error *err) {
-    char names[192];
+    char names[256];
     size_t len = 0;
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         if (strcmp(name, shapes[i].name) == 0) {

@@ -34,18 +34,27 @@ enum rp_weight_role {
     RP_WEIGHT_DOWN,           /* matrix (hidden, intermediate) */
     RP_WEIGHT_DOWN_BIAS,      /* (hidden) */
     RP_WEIGHT_MLP_POST_NORM,  /* (hidden): norm of the MLP's output before it is added */
+    /* of layers with experts (struct rp_model_experts), in place of gate_up and down */
+    RP_WEIGHT_ROUTER,         /* matrix (experts, hidden) */
+    RP_WEIGHT_ROUTER_BIAS,    /* (experts): added to the scores for the choice */
+    RP_WEIGHT_EXPERT_GATE_UP, /* matrix (experts * 2 * inner, hidden): gate, up of expert 0, .. */
+    RP_WEIGHT_EXPERT_DOWN,    /* matrix (experts * hidden, inner) */
+    RP_WEIGHT_SHARED_GATE_UP, /* matrix (2 * shared inner, hidden): of the expert of all rows */
+    RP_WEIGHT_SHARED_DOWN,    /* matrix (hidden, shared inner) */
+    RP_WEIGHT_SHARED_GATE, /* matrix (1, hidden): the shared expert is multiplied by its sigmoid */
     RP_WEIGHT_ROLE_COUNT
 };
 
 /* How a group of devices divides a weight: by output rows, or by input columns (partial sums). */
 enum rp_shard_axis { RP_SHARD_NONE, RP_SHARD_ROWS, RP_SHARD_COLS };
 
-#define RP_NO_EXPERT (-1)
-
 struct rp_weight {
     enum rp_weight_role role;
     uint16_t layer; /* RP_LAYER_NONE outside the layers */
-    int16_t expert; /* RP_NO_EXPERT: shared by all tokens */
+    /* The matrix is those of so many experts, one after the other, each of rows / experts rows;
+     * 0: of all tokens. One matrix has one address and one device allocation, which a kernel of a
+     * captured graph indexes by expert. */
+    uint16_t experts;
     enum rp_shard_axis shard;
     struct rp_matrix matrix; /* rows 0: this weight is a vector */
     float *vector;           /* (length) f32; rp_alloc_aligned */

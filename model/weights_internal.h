@@ -27,6 +27,7 @@ struct rp_weight_part {
     struct rp_weight *weight;
     uint32_t row_begin;  /* first row of the matrix, or element of the vector */
     uint32_t rows, cols; /* of the tensor; a vector has cols 0 */
+    bool stacked;        /* the tensor is (experts, rows / experts, cols) */
     bool quantized;      /* 8 bits in the checkpoint, with a tensor of scales beside it */
     struct rp_row_order order;
 };
@@ -43,6 +44,8 @@ void rp_tensor_name(const struct rp_model_config *config, const char *name, char
                     size_t out_bytes);
 /* Finds that prefix. */
 void rp_tensor_choose_prefix(const struct rp_safetensors *files, struct rp_model_config *config);
+/* Finds how the files name experts: one tensor for each, or one for all. */
+void rp_tensor_choose_stacked(const struct rp_safetensors *files, struct rp_model_config *config);
 
 /* Whether one tensor of the checkpoint holds all rows of the role: q, k and v, or gate and up. */
 bool rp_weight_is_fused(const struct rp_model_config *config, enum rp_weight_role role);

@@ -49,12 +49,18 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
     if (!tensor)
         return missing(loader, part);
     const char *file = rp_safetensors_file(loader->files, tensor);
-    uint64_t expected[2] = {part->rows, part->cols};
+    uint64_t expected[3] = {part->rows, part->cols};
     uint32_t rank = rp_weight_is_matrix(part->weight) ? 2 : 1;
     if (rank == 1 && is_by_heads(loader->config, part, tensor)) {
         rank = 2;
         expected[0] = part->rows / loader->config->head_dim;
         expected[1] = loader->config->head_dim;
+    }
+    if (part->stacked) {
+        rank = 3;
+        expected[0] = part->weight->experts;
+        expected[1] = part->rows / part->weight->experts;
+        expected[2] = part->cols;
     }
     if (tensor->rank != rank || memcmp(tensor->shape, expected, rank * sizeof expected[0]) != 0) {
         char has[128], wants[64];
@@ -64,6 +70,11 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
                             loader->files->arch ? "the metadata" : "config.json",
                             rp_safetensors_shape_text(expected, rank, wants, sizeof wants));
     }
+    if (part->quantized && part->stacked)
+        return rp_error_set(loader->err, RP_STATUS_UNSUPPORTED,
+                            "%s: tensor %s: 8-bit weights of all experts in one tensor are not "
+                            "supported, a tensor for each expert is",
+                            file, tensor->name);
     if (part->quantized) {
         int status = rp_weight_quant_check(loader->files, loader->config, part, tensor, &scales,
                                            loader->err);
@@ -262,6 +273,7 @@ int rp_model_open(const char *dir, enum rp_dtype dtype,
     if (status != RP_OK)
         return status;
     rp_tensor_choose_prefix(&files, &config);
+    rp_tensor_choose_stacked(&files, &config);
     struct loader loader = {.files = &files, .config = &config, .err = err, .all_bf16 = true};
     status = open_weights(&loader, dtype, max_position, out_model);
     rp_free(loader.used);

@@ -150,6 +150,10 @@ static const char *name_of(enum rp_weight_role role) {
         return "gate and up";
     case RP_WEIGHT_DOWN:
         return "down";
+    case RP_WEIGHT_ROUTER:
+    case RP_WEIGHT_EXPERT_GATE_UP:
+    case RP_WEIGHT_EXPERT_DOWN:
+        return "a layer of experts";
     case RP_WEIGHT_EMBED:
         return "the embedding";
     case RP_WEIGHT_HEAD:

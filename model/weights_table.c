@@ -25,8 +25,40 @@ static struct shape vector_if(bool there, uint32_t length, enum rp_shard_axis sh
     return (struct shape){there ? length : 0, 0, shard, -1};
 }
 
-static struct shape shape_of(const struct rp_model_config *config, enum rp_weight_role role) {
-    uint32_t hidden = config->hidden, inner = config->intermediate;
+static struct shape matrix_if(bool there, uint32_t rows, uint32_t cols, enum rp_shard_axis shard,
+                              int module) {
+    return (struct shape){there ? rows : 0, cols, shard, module};
+}
+
+/* Weights of a mixture of experts. */
+static struct shape expert_shape(const struct rp_model_config *config, enum rp_weight_role role,
+                                 bool there) {
+    const struct rp_model_experts *experts = &config->experts;
+    uint32_t hidden = config->hidden, inner = experts->intermediate, shared = experts->shared;
+    switch (role) {
+    case RP_WEIGHT_ROUTER:
+        return matrix_if(there, experts->count, hidden, RP_SHARD_NONE, -1);
+    case RP_WEIGHT_ROUTER_BIAS:
+        return vector_if(there && experts->bias, experts->count, RP_SHARD_NONE);
+    case RP_WEIGHT_EXPERT_GATE_UP:
+        return matrix_if(there, experts->count * 2 * inner, hidden, RP_SHARD_ROWS,
+                         RP_MODULE_EXPERT_GATE);
+    case RP_WEIGHT_EXPERT_DOWN:
+        return matrix_if(there, experts->count * hidden, inner, RP_SHARD_COLS,
+                         RP_MODULE_EXPERT_DOWN);
+    case RP_WEIGHT_SHARED_GATE_UP:
+        return matrix_if(there, 2 * shared, hidden, RP_SHARD_ROWS, RP_MODULE_SHARED_GATE);
+    case RP_WEIGHT_SHARED_DOWN:
+        return matrix_if(there && shared, hidden, shared, RP_SHARD_COLS, RP_MODULE_SHARED_DOWN);
+    default:
+        return matrix_if(there && experts->shared_gate, 1, hidden, RP_SHARD_NONE, -1);
+    }
+}
+
+static struct shape shape_of(const struct rp_model_config *config, enum rp_weight_role role,
+                             uint32_t layer) {
+    bool experts = rp_model_has_experts(config, layer);
+    uint32_t hidden = config->hidden, inner = experts ? 0 : config->intermediate;
     uint32_t q_rows = config->heads * config->head_dim;
     uint32_t qkv_rows = q_rows + 2 * config->kv_heads * config->head_dim;
     uint32_t norm_heads =
@@ -44,7 +76,7 @@ static struct shape shape_of(const struct rp_model_config *config, enum rp_weigh
     case RP_WEIGHT_GATE_UP:
         return (struct shape){2 * inner, hidden, RP_SHARD_ROWS, RP_MODULE_GATE};
     case RP_WEIGHT_DOWN:
-        return (struct shape){hidden, inner, RP_SHARD_COLS, RP_MODULE_DOWN};
+        return matrix_if(!experts, hidden, inner, RP_SHARD_COLS, RP_MODULE_DOWN);
     case RP_WEIGHT_QKV_BIAS:
         return vector_if(config->qkv_bias, qkv_rows, RP_SHARD_ROWS);
     case RP_WEIGHT_GATE_UP_BIAS:
@@ -67,19 +99,21 @@ static struct shape shape_of(const struct rp_model_config *config, enum rp_weigh
     case RP_WEIGHT_O_BIAS:
         return vector_if(config->o_bias, hidden, RP_SHARD_NONE);
     case RP_WEIGHT_DOWN_BIAS:
-        return vector_if(config->mlp_bias, hidden, RP_SHARD_NONE);
+        return vector_if(config->mlp_bias && !experts, hidden, RP_SHARD_NONE);
     case RP_WEIGHT_ATTN_POST_NORM:
     case RP_WEIGHT_MLP_POST_NORM:
         return vector_if(config->post_norms, hidden, RP_SHARD_NONE);
-    default:
+    case RP_WEIGHT_FINAL_NORM:
         return vector_if(true, hidden, RP_SHARD_NONE);
+    default:
+        return expert_shape(config, role, experts);
     }
 }
 
 /* Whether the checkpoint has 8 bits for this matrix. */
 static bool is_quantized(const struct rp_model_config *config, enum rp_weight_role role,
                          uint32_t layer) {
-    int module = shape_of(config, role).module;
+    int module = shape_of(config, role, layer).module;
     if (role == RP_WEIGHT_HEAD)
         return config->quant.head;
     return module >= 0 && layer < RP_LAYERS_MAX && (config->quant.modules[layer] >> module & 1);
@@ -125,19 +159,25 @@ static void describe_type(const struct rp_model_config *config, struct rp_weight
             quant->scales == RP_SCALE_BLOCK_128 ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL;
         matrix->input = quant->input;
     }
+    /* One row, or a choice that rounding would change, for a thousandth of the bytes. */
+    if (weight->role == RP_WEIGHT_ROUTER || weight->role == RP_WEIGHT_SHARED_GATE)
+        return;
     bool head = weight->role == RP_WEIGHT_HEAD || (weight->role == RP_WEIGHT_EMBED && config->tied);
     if (weight->layer != RP_LAYER_NONE || (head && config->quantize_head))
         rp_quant_describe(matrix, config->quantization);
 }
 
 static void add_weight(struct rp_model *model, enum rp_weight_role role, uint32_t layer) {
-    struct shape shape = shape_of(&model->config, role);
+    struct shape shape = shape_of(&model->config, role, layer);
+    bool stack = role == RP_WEIGHT_EXPERT_GATE_UP || role == RP_WEIGHT_EXPERT_DOWN;
     if (shape.rows == 0)
         return;
     struct rp_weights *weights = &model->weights;
     struct rp_weight *weight = &weights->entries[weights->count++];
-    *weight = (struct rp_weight){
-        .role = role, .layer = (uint16_t)layer, .expert = RP_NO_EXPERT, .shard = shape.shard};
+    *weight = (struct rp_weight){.role = role,
+                                 .layer = (uint16_t)layer,
+                                 .experts = stack ? (uint16_t)model->config.experts.count : 0,
+                                 .shard = shape.shard};
     if (shape.cols) {
         weight->matrix =
             (struct rp_matrix){.rows = shape.rows, .cols = shape.cols, .dtype = model->dtype};
@@ -206,9 +246,12 @@ float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, u
 
 static void set_span(const struct rp_model_config *config, enum rp_weight_span span,
                      struct rp_weight_part *part) {
-    uint32_t q_rows = config->heads * config->head_dim;
-    uint32_t kv_rows = config->kv_heads * config->head_dim, inner = config->intermediate;
     const struct rp_weight *weight = part->weight;
+    uint32_t q_rows = config->heads * config->head_dim;
+    uint32_t kv_rows = config->kv_heads * config->head_dim;
+    uint32_t inner = weight->role == RP_WEIGHT_EXPERT_GATE_UP   ? config->experts.intermediate
+                     : weight->role == RP_WEIGHT_SHARED_GATE_UP ? config->experts.shared
+                                                                : config->intermediate;
     const struct {
         uint32_t begin, rows;
     } spans[] = {
@@ -284,6 +327,28 @@ void rp_tensor_choose_prefix(const struct rp_safetensors *files, struct rp_model
     config->prefix = RP_PREFIX_NONE;
 }
 
+void rp_tensor_choose_stacked(const struct rp_safetensors *files, struct rp_model_config *config) {
+    const struct rp_model_family *family = rp_model_family(config->family);
+    char inner[96], name[96];
+    config->experts.stacked = config->experts.count > 0;
+    for (uint32_t i = 0; i < family->tensor_count; i++) {
+        const struct rp_tensor_rule *rule = &family->tensors[i];
+        if (rule->role != RP_WEIGHT_EXPERT_GATE_UP || !strchr(rule->name, '*'))
+            continue;
+        config->experts.stacked = false;
+    }
+    for (uint32_t i = 0; i < family->tensor_count; i++) {
+        const struct rp_tensor_rule *rule = &family->tensors[i];
+        if (rule->role != RP_WEIGHT_EXPERT_GATE_UP || strchr(rule->name, '*'))
+            continue;
+        for (uint32_t layer = 0; layer < config->layers; layer++) {
+            snprintf(inner, sizeof inner, "model.layers.%u.%s", layer, rule->name);
+            rp_tensor_name(config, inner, name, sizeof name);
+            config->experts.stacked |= rp_safetensors_find(files, name) != NULL;
+        }
+    }
+}
+
 /* `rule_name` after the layer's prefix, its '*' replaced by the number of a head. */
 static void set_name(const struct rp_model_config *config, struct rp_weight_part *part,
                      const char *rule_name, uint32_t layer, uint32_t head) {
@@ -306,16 +371,25 @@ static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rul
     part.weight = rp_model_weight(model, rule->role, layer);
     if (!part.weight || (rule->role == RP_WEIGHT_HEAD && model->config.tied))
         return RP_OK;
+    bool each_head = rule->span == RP_SPAN_EACH_HEAD, each = strchr(rule->name, '*') != NULL;
+    if (part.weight->experts && model->config.experts.stacked == each)
+        return RP_OK; /* the files have the other kind */
     set_span(&model->config, rule->span, &part);
+    uint32_t experts = part.weight->experts, stride = part.rows;
+    part.stacked = experts && !each;
+    if (experts && each) {
+        stride = part.weight->matrix.rows / experts;
+        part.rows = RP_MIN(part.rows, stride);
+    }
     part.quantized = rp_weight_is_matrix(part.weight) &&
                      is_quantized(&model->config, rule->role, part.weight->layer);
     set_order(&model->config, rule, &part);
-    uint32_t heads = rule->span == RP_SPAN_EACH_HEAD ? part.weight->length / part.rows : 1;
+    uint32_t count = each_head ? part.weight->length / part.rows : experts && each ? experts : 1;
     int status = RP_OK;
-    for (uint32_t head = 0; head < heads && status == RP_OK; head++) {
-        set_name(&model->config, &part, rule->name, layer, head);
+    for (uint32_t i = 0; i < count && status == RP_OK; i++) {
+        set_name(&model->config, &part, rule->name, layer, i);
         status = visit(ctx, &part);
-        part.row_begin += part.rows;
+        part.row_begin += stride;
     }
     return status;
 }
@@ -435,6 +509,17 @@ uint64_t rp_model_parameter_count(const struct rp_model *model) {
     for (uint32_t i = 0; i < model->weights.count; i++) {
         const struct rp_weight *weight = &model->weights.entries[i];
         count += weight->length + (uint64_t)weight->matrix.rows * weight->matrix.cols;
+    }
+    return count;
+}
+
+uint64_t rp_model_active_parameter_count(const struct rp_model *model) {
+    uint64_t count = rp_model_parameter_count(model);
+    for (uint32_t i = 0; i < model->weights.count; i++) {
+        const struct rp_weight *weight = &model->weights.entries[i];
+        uint64_t values = (uint64_t)weight->matrix.rows * weight->matrix.cols;
+        if (weight->experts)
+            count -= values / weight->experts * (weight->experts - model->config.experts.used);
     }
     return count;
 }

@@ -74,6 +74,22 @@ size_t rp_matrix_scale_count(const struct rp_matrix *matrix) {
     return 0;
 }
 
+struct rp_matrix rp_matrix_slice(const struct rp_matrix *matrix, uint32_t begin, uint32_t rows) {
+    struct rp_matrix slice = *matrix, before = *matrix;
+    bool panels = matrix->layout == RP_LAYOUT_PANEL_16;
+    RP_ASSERT(matrix->dtype != RP_DTYPE_BLOCKS);
+    RP_ASSERT_CMP((uint64_t)begin + rows, <=, matrix->rows);
+    RP_ASSERT(!panels || begin % PANEL == 0);
+    RP_ASSERT(matrix->scale_kind != RP_SCALE_BLOCK_128 || begin % 128 == 0);
+    before.rows = begin;
+    slice.rows = rows;
+    if (matrix->data)
+        slice.data = (unsigned char *)matrix->data + rp_matrix_bytes(&before);
+    if (matrix->scales && matrix->scale_kind != RP_SCALE_TENSOR)
+        slice.scales = matrix->scales + rp_matrix_scale_count(&before);
+    return slice;
+}
+
 void rp_matrix_deinit(struct rp_matrix *matrix) {
     rp_free_aligned(matrix->data);
     rp_free_aligned((void *)(uintptr_t)matrix->scales);

@@ -102,6 +102,10 @@ size_t rp_matrix_part_offset(const struct rp_matrix *matrix, uint32_t part);
 void rp_matrix_block(const struct rp_matrix *matrix, const struct rp_matrix_part *part, size_t row,
                      size_t block, unsigned char *out);
 
+/* Rows [begin, begin + rows) of a matrix that is not of BLOCKS, as a matrix that borrows its data:
+ * whole panels in PANEL_16, and whole blocks of scales. */
+struct rp_matrix rp_matrix_slice(const struct rp_matrix *matrix, uint32_t begin, uint32_t rows);
+
 /* Bytes of data in its layout, padding of panels included; 0 on overflow. */
 size_t rp_matrix_bytes(const struct rp_matrix *matrix);
 void rp_matrix_deinit(struct rp_matrix *matrix);

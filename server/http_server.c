@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
-#include "engine/observe/power.h"
 #include "metrics/stack_sampler.h"
 #include "server/api/chat_probe.h"
 #include "server/api/completion.h"
@@ -16,7 +15,9 @@
 #include "server/http/http_conn.h"
 #include "server/http/json_body.h"
 #include "server/http/tls.h"
+#include "server/observe/kv_publisher.h"
 #include "server/observe/profile_session.h"
+#include "server/server_exports.h"
 #include "server/server_trace.h"
 #include "server/server_workers.h"
 
@@ -90,7 +91,7 @@ const char *rp_server_not_ready(struct rp_server *server) {
         return "the server is starting";
     if (!rp_engine_is_healthy(engine))
         return "the device has failed";
-    if (server->phase >= RP_SERVER_DRAINING)
+    if (server->phase >= RP_SERVER_LEAVING)
         return "the server is shutting down";
     if (is_stuck(server))
         return "requests are open and no step has completed";
@@ -166,16 +167,25 @@ static void stop_now(struct rp_server *server, int exit_code, const char *code, 
     rp_server_check_drained(server);
 }
 
+static void start_draining(struct rp_server *server) {
+    server->phase = RP_SERVER_DRAINING;
+    server->drain_deadline_ns =
+        rp_clock_ns() + (uint64_t)server->config.shutdown_timeout_ms * 1000000u;
+    rp_log(RP_LOG_INFO, "server: draining open=%" PRIu32 " timeout_ms=%" PRIu32,
+           server->completion_count, server->config.shutdown_timeout_ms);
+    rp_server_check_drained(server);
+}
+
 static void on_signal(uv_signal_t *signal, int number) {
     struct rp_server *server = signal->data;
     rp_service_notify_stopping(&server->notify);
     if (server->phase == RP_SERVER_SERVING) {
-        server->phase = RP_SERVER_DRAINING;
-        server->drain_deadline_ns =
-            rp_clock_ns() + (uint64_t)server->config.shutdown_timeout_ms * 1000000u;
-        rp_log(RP_LOG_INFO, "server: draining signal=%d open=%" PRIu32 " timeout_ms=%" PRIu32,
-               number, server->completion_count, server->config.shutdown_timeout_ms);
-        rp_server_check_drained(server);
+        server->phase = RP_SERVER_LEAVING;
+        server->drain_ns = rp_clock_ns() + (uint64_t)server->config.drain_delay_ms * 1000000u;
+        rp_log(RP_LOG_INFO, "server: leaving signal=%d drain_delay_ms=%" PRIu32, number,
+               server->config.drain_delay_ms);
+        if (server->config.drain_delay_ms == 0)
+            start_draining(server);
     } else {
         rp_log(RP_LOG_INFO, "server: second signal, stopping now");
         stop_now(server, 0, "shutting_down", "the server is shutting down");
@@ -263,6 +273,8 @@ static void on_tick(uv_timer_t *timer) {
     rp_counter_add(&server->metrics.sandbox_refused, rp_sandbox_report());
     if (rp_engine_is_healthy(server->serving.engine) && !is_stuck(server))
         rp_service_notify_alive(&server->notify, now_ns);
+    if (server->phase == RP_SERVER_LEAVING && now_ns >= server->drain_ns)
+        start_draining(server);
     if (server->phase == RP_SERVER_DRAINING && now_ns > server->drain_deadline_ns)
         stop_now(server, 0, "shutting_down", "the server is shutting down");
     rp_server_check_drained(server);
@@ -469,6 +481,8 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
         status = fit_connections(server, err);
     if (status == RP_OK)
         status = rp_flight_check(&config->flight, err);
+    if (status == RP_OK)
+        status = rp_kv_publisher_create(&config->kv_events, &server->kv_publisher, err);
     if (status == RP_OK && config->tls_cert)
         status = rp_tls_open(config->tls_cert, config->tls_key, &server->tls, err);
     if (status == RP_OK && config->uds)
@@ -494,34 +508,15 @@ struct rp_recorder *rp_server_recorder(struct rp_server *server) {
 
 uint32_t rp_server_admin_port(const struct rp_server *server) { return server->listeners[1].port; }
 
-static void register_metrics(struct rp_server *server) {
-    struct rp_metric_sources sources = {.engine = server->serving.engine,
-                                        .recorder = server->recorder,
-                                        .price_per_hour = server->config.price_per_hour,
-                                        .model_name = server->serving.model_name};
-    memcpy(sources.startup, server->serving.startup, sizeof sources.startup);
-    rp_server_metrics_register(&server->metrics, &sources, &server->registry);
-    rp_goodput_register(&server->goodput, &server->registry);
-    rp_grammar_service_register(server->grammars, &server->registry);
-    if (server->serving.power)
-        rp_power_register(server->serving.power, &server->registry);
-}
-
-static void stop_export(struct rp_server *server) {
-    struct rp_otlp *otlp = server->otlp;
-    server->otlp = NULL;
-    server->log.ended = NULL;
-    rp_otlp_stop(otlp);
-}
-
 /* Everything is open and every thread runs. */
 static int enter_sandbox(struct rp_server *server, struct rp_error *err) {
     const struct rp_server_config *config = &server->config;
     bool makes_files = config->flight.dir && *config->flight.dir;
+    bool connects = server->otlp || rp_kv_publisher_connects(server->kv_publisher);
     uint32_t needs = (makes_files ? RP_SANDBOX_FILES : 0) | (config->uds ? RP_SANDBOX_UNLINK : 0) |
                      (rp_service_is_managed() ? RP_SANDBOX_NOTIFY : 0) |
                      (server->serving.has_driver ? RP_SANDBOX_DRIVER : 0) |
-                     (server->otlp ? RP_SANDBOX_CONNECT : 0);
+                     (connects ? RP_SANDBOX_CONNECT : 0);
     int status = rp_sandbox_enter(config->sandbox, needs, err);
     rp_gauge_set(&server->metrics.sandbox, rp_sandbox_is_on());
     return status;
@@ -538,33 +533,19 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
                                                              .end_count = serving->stop_id_count,
                                                              .engine = serving->engine});
     server->late_system = rp_chat_probe_late_system(serving->templates);
-    register_metrics(server);
-    if (rp_flight_start(server, &server->flight, &err) != RP_OK) {
-        rp_log(RP_LOG_ERROR, "server: --trace-dir: %s", err.text);
+    if (rp_server_exports_start(server) != RP_OK)
         return EXIT_FAILED;
-    }
-    rp_flight_register(server->flight, &server->registry);
-    if (rp_otlp_start(server, &server->otlp, &err) != RP_OK) {
-        rp_log(RP_LOG_ERROR, "server: --otlp-endpoint: %s", err.text);
-        rp_flight_stop(server->flight);
-        return EXIT_FAILED;
-    }
-    rp_otlp_register(server->otlp, &server->registry);
-    server->log.ended = rp_otlp_put;
-    server->log.ended_ctx = server->otlp;
     int rc = start_listening(&server->listeners[0]);
     if (rc == 0)
         rc = start_listening(&server->listeners[1]);
     if (rc != 0) {
         rp_log(RP_LOG_ERROR, "server: cannot listen: %s", uv_strerror(rc));
-        stop_export(server);
-        rp_flight_stop(server->flight);
+        rp_server_exports_stop(server);
         return EXIT_PORT;
     }
     if (enter_sandbox(server, &err) != RP_OK) {
         rp_log(RP_LOG_ERROR, "server: %s; %s", err.text, err.hint);
-        stop_export(server);
-        rp_flight_stop(server->flight);
+        rp_server_exports_stop(server);
         return EXIT_FAILED;
     }
     server->phase = RP_SERVER_SERVING;
@@ -586,9 +567,7 @@ int rp_server_run(struct rp_server *server, const struct rp_serving *serving,
     server->running = true;
     uv_run(&server->loop, UV_RUN_DEFAULT);
     server->running = false;
-    stop_export(server);
-    rp_flight_stop(server->flight);
-    server->flight = NULL;
+    rp_server_exports_stop(server);
     return server->exit_code;
 }
 
@@ -607,6 +586,7 @@ void rp_server_destroy(struct rp_server *server) {
     rp_text_work_deinit(server);
     rp_grammar_service_destroy(server->grammars);
     rp_response_store_destroy(server->responses);
+    rp_kv_publisher_destroy(server->kv_publisher);
     uv_mutex_destroy(&server->scratch_lock);
     rp_request_log_deinit(&server->log);
     rp_recorder_destroy(server->recorder);

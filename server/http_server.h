@@ -14,6 +14,7 @@
 #include "metrics/recorder.h"
 #include "server/observe/flight.h"
 #include "server/observe/goodput.h"
+#include "server/observe/kv_config.h"
 #include "server/observe/otlp_export.h"
 #include "server/observe/server_metrics.h"
 #include "server/sandbox.h"
@@ -22,6 +23,7 @@
 struct rp_server;
 struct rp_auth;
 struct rp_engine;
+struct rp_kv_events;
 struct rp_mask;
 struct rp_power;
 struct rp_json;
@@ -56,6 +58,7 @@ struct rp_server_config {
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
     uint32_t max_connections;
     uint32_t shutdown_timeout_ms;
+    uint32_t drain_delay_ms; /* after SIGTERM requests are still served, not ready, for so long */
     uint64_t request_timeout_ns, queue_timeout_ns; /* of every request; 0: none */
     /* the engine has failed when it makes no progress for this long with requests open; 0: off */
     uint32_t watchdog_ms;
@@ -76,14 +79,16 @@ struct rp_server_config {
     struct rp_recorder_config recorder;
     struct rp_flight_config flight;
     struct rp_otlp_config otlp;
+    struct rp_kv_config kv_events;
 };
 
 /* The model and engine being served; set once the model is loaded. All pointers are borrowed until
  * destroy. */
 struct rp_serving {
     struct rp_engine *engine;
-    bool has_driver;        /* the engine runs on a GPU */
-    struct rp_power *power; /* GPU power readings; NULL: not available */
+    bool has_driver;                /* the engine runs on a GPU */
+    struct rp_kv_events *kv_events; /* rp_engine_kv_events */
+    struct rp_power *power;         /* GPU power readings; NULL: not available */
     const struct rp_tokenizer *tokenizer;
     const struct rp_chat_templates *templates; /* NULL: no chat */
     /* how the model writes tool calls and reasoning; NULL: unknown, all of its output is text */

@@ -22,10 +22,12 @@ struct rp_profile_session;
 struct rp_trace_work;
 struct rp_grammar_service;
 struct rp_response_store;
+struct rp_kv_publisher;
 
 enum rp_server_phase {
     RP_SERVER_STARTING,
     RP_SERVER_SERVING,
+    RP_SERVER_LEAVING,  /* not ready, but requests are served: gateways notice meanwhile */
     RP_SERVER_DRAINING, /* open completions finish, new ones get 503 */
     RP_SERVER_STOPPING, /* all open requests have been cancelled */
     RP_SERVER_CLOSING   /* handles are being closed */
@@ -83,7 +85,7 @@ struct rp_server {
     uint64_t key_tokens[RP_KEYS_MAX];
 
     struct rp_service_notify notify;
-    uint64_t drain_deadline_ns, stop_deadline_ns;
+    uint64_t drain_ns, drain_deadline_ns, stop_deadline_ns; /* drain_ns: when draining begins */
     uint64_t start_ns, next_id, seed_counter, id_secret;
 
     /* Tokenizer scratch buffers not in use by a worker (text_work.c). */
@@ -96,8 +98,9 @@ struct rp_server {
     struct rp_response_store *responses;
     bool late_system; /* the chat template takes system messages anywhere (chat_probe.h) */
 
-    struct rp_otlp *otlp;     /* export of traces and metrics, or NULL */
-    struct rp_flight *flight; /* automatic dumps, or NULL */
+    struct rp_otlp *otlp;                 /* export of traces and metrics, or NULL */
+    struct rp_flight *flight;             /* automatic dumps, or NULL */
+    struct rp_kv_publisher *kv_publisher; /* or NULL */
     /* the trace being streamed to a client, or NULL (api_debug_trace.c) */
     struct rp_trace_work *trace_work;
     struct rp_recorder *recorder;

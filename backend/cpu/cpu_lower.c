@@ -5,46 +5,30 @@
  * the same order. */
 #include "attention/attention.h"
 #include "backend/cpu/cpu_exchange.h"
-#include "backend/lowering.h"
+#include "backend/cpu/cpu_lower_internal.h"
 #include "device/ops_simd.h"
-#include "quant/matmul.h"
+#include "quant/matmul_experts.h"
 
 #include <string.h>
 
-struct lowering {
-    struct rp_graph *graph;
-    const struct rp_program *program;
-    const struct rp_bindings *bindings;
-    const struct rp_bucket *bucket;
-    struct rp_error *err;
-    /* For GEMMs with 8-bit weights: one block per worker, as large as the graph's largest GEMM
-     * needs. */
-    void *scratch;
-    size_t scratch_bytes;
-    /* The launch before the fused operator in work, which exchanges what its members give; bytes of
-     * the block that are taken. */
-    struct rp_cpu_exchange_args *exchange;
-    size_t exchange_at;
-};
-
-static struct rp_values values_of(const struct lowering *low, const struct rp_view *view) {
+static struct rp_values values_of(const struct rp_cpu_lowering *low, const struct rp_view *view) {
     return rp_lowering_values(low->program, low->bindings, view);
 }
 
-static void *new_args(struct lowering *low, size_t bytes) {
+static void *new_args(struct rp_cpu_lowering *low, size_t bytes) {
     return rp_arena_alloc(&low->graph->memory, bytes);
 }
 
-static const struct rp_op *op_of(const struct lowering *low, const struct rp_fused_op *fused,
+static const struct rp_op *op_of(const struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                                  uint32_t member) {
     return &low->program->ops[fused->ops[member]];
 }
 
-static enum rp_rows rows_of(const struct lowering *low, const struct rp_op *op) {
+static enum rp_rows rows_of(const struct rp_cpu_lowering *low, const struct rp_op *op) {
     return low->program->domains[op->rows].kind;
 }
 
-static int out_of_memory(struct lowering *low) {
+static int out_of_memory(struct rp_cpu_lowering *low) {
     return rp_error_set(low->err, RP_STATUS_NO_MEMORY, "lowering: out of memory");
 }
 
@@ -86,7 +70,7 @@ static void nothing_rows(const void *args, uint32_t begin, uint32_t end) {
 }
 
 /* An exchange: its part of the launch before, and the rows after. */
-static int make_exchange(struct lowering *low, const struct rp_op *op, rp_row_op *out_run,
+static int make_exchange(struct rp_cpu_lowering *low, const struct rp_op *op, rp_row_op *out_run,
                          const void **out_args) {
     struct rp_device *device = low->graph->device;
     struct rp_cpu_exchange_args *exchange = low->exchange;
@@ -111,7 +95,7 @@ static int make_exchange(struct lowering *low, const struct rp_op *op, rp_row_op
 }
 
 /* The row operator of one op, of a kind whose row in the table emits with emit_rows. */
-static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op *out_run,
+static int make_row_part(struct rp_cpu_lowering *low, const struct rp_op *op, rp_row_op *out_run,
                          const void **out_args) {
     static const struct rp_view none = {RP_NO_TENSOR, 0, 0};
     struct rp_values in0 = values_of(low, op->in_count > 0 ? &op->in[0] : &none);
@@ -128,6 +112,7 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
         struct rp_add_args add;
         struct rp_scale_args scale;
         struct rp_gather_args gather;
+        struct rp_route_args route;
     } *args = new_args(low, sizeof *args);
     if (!args)
         return out_of_memory(low);
@@ -202,6 +187,19 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
         *out_run = rp_gather_rows;
         args->gather = (struct rp_gather_args){*step, in0, out, op->out.cols};
         break;
+    case RP_OP_ROUTE:
+        *out_run = rp_route_rows;
+        args->route = (struct rp_route_args){.logits = in0,
+                                             .out = out,
+                                             .bias = op->vector,
+                                             .experts = op->u.route.experts,
+                                             .score = op->u.route.score,
+                                             .renormalize = op->u.route.renormalize,
+                                             .groups = op->u.route.groups,
+                                             .groups_used = op->u.route.groups_used,
+                                             .group_best = op->u.route.group_best,
+                                             .factor = op->u.route.factor};
+        break;
     default:
         return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
                             "lowering: %s (%s) has no case in make_row_part", op->name,
@@ -210,7 +208,7 @@ static int make_row_part(struct lowering *low, const struct rp_op *op, rp_row_op
     return RP_OK;
 }
 
-static int emit_rows(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_rows(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                      struct rp_cpu_launch *launch) {
     struct rows_args *args = new_args(low, sizeof *args);
     if (!args)
@@ -259,7 +257,7 @@ static void run_cols(const void *args_void, const struct rp_cpu_worker *worker) 
     }
 }
 
-static int emit_cols(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_cols(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                      struct rp_cpu_launch *launch) {
     const struct rp_op *op = op_of(low, fused, 0);
     struct rp_values in = values_of(low, &op->in[0]), out = values_of(low, &op->out);
@@ -295,7 +293,7 @@ static void run_linear(const void *args_void, const struct rp_cpu_worker *worker
 }
 
 /* linear alone, or with the add or the activation that reads its output. */
-static int emit_linear(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_linear(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                        struct rp_cpu_launch *launch) {
     const struct rp_op *op = op_of(low, fused, 0);
     const struct rp_op *last = op_of(low, fused, fused->op_count - 1);
@@ -339,7 +337,7 @@ static void run_attention(const void *args_void, const struct rp_cpu_worker *wor
     launch->run(&launch->args, worker);
 }
 
-static int emit_attention(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_attention(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                           struct rp_cpu_launch *launch) {
     struct attention_launch *args = new_args(low, sizeof *args);
     if (!args)
@@ -351,7 +349,7 @@ static int emit_attention(struct lowering *low, const struct rp_fused_op *fused,
     return RP_OK;
 }
 
-static int emit_step_begin(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_step_begin(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                            struct rp_cpu_launch *launch) {
     (void)fused;
     struct rp_step_begin_args *args = new_args(low, sizeof *args);
@@ -364,7 +362,7 @@ static int emit_step_begin(struct lowering *low, const struct rp_fused_op *fused
 }
 
 /* Candidates of sampling: one array per worker, made at the first capture and kept. */
-static int reserve_sample_scratch(struct lowering *low, uint32_t vocab) {
+static int reserve_sample_scratch(struct rp_cpu_lowering *low, uint32_t vocab) {
     struct rp_device *device = low->graph->device;
     if (device->sample_vocab >= vocab)
         return RP_OK;
@@ -387,7 +385,7 @@ static int reserve_sample_scratch(struct lowering *low, uint32_t vocab) {
     return RP_OK;
 }
 
-static int emit_sample(struct lowering *low, const struct rp_fused_op *fused,
+static int emit_sample(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                        struct rp_cpu_launch *launch) {
     const struct rp_op *op = op_of(low, fused, 0);
     struct rp_values logits = values_of(low, &op->in[0]);
@@ -440,6 +438,11 @@ static const char *refuse_add(const struct rp_fuse_input *input, const struct rp
     X(SOFT_CAP, "soft_cap", emit_cols)                                                             \
     X(SCALE, "scale", emit_rows)                                                                   \
     X(LAYER_NORM, "layer_norm", emit_rows)                                                         \
+    X(ROUTE, "route", emit_rows)                                                                   \
+    X(EXPERT_ORDER, "expert_order", rp_cpu_emit_expert_order)                                      \
+    X(EXPERT_GATE_UP, "expert_gate_up", rp_cpu_emit_expert_gemm)                                   \
+    X(EXPERT_DOWN, "expert_down", rp_cpu_emit_expert_gemm)                                         \
+    X(EXPERT_SUM, "expert_sum", rp_cpu_emit_expert_sum)                                            \
     X(ALLGATHER, "allgather", emit_rows)                                                           \
     X(GROUP_NORM, "group_norm", emit_rows)                                                         \
     X(SAMPLE, "sample", emit_sample)
@@ -481,7 +484,8 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
 #undef X
 };
 
-typedef int (*emitter)(struct lowering *, const struct rp_fused_op *, struct rp_cpu_launch *);
+typedef int (*emitter)(struct rp_cpu_lowering *, const struct rp_fused_op *,
+                       struct rp_cpu_launch *);
 static const emitter emitters[FUSION_COUNT] = {
 #define X(op, text, emit) [op] = emit,
     ONE_STEP_MAP(X)
@@ -494,13 +498,15 @@ static const emitter emitters[FUSION_COUNT] = {
 const struct rp_fusion_table rp_cpu_fusions = {.fusions = fusions, .count = FUSION_COUNT};
 
 /* One launch runs at a time, so all GEMMs share the scratch; it lives with the graph. */
-static int plan_scratch(struct lowering *low, uint32_t begin, uint32_t end) {
+static int plan_scratch(struct rp_cpu_lowering *low, uint32_t begin, uint32_t end) {
     for (uint32_t at = begin; at < end; at++) {
         const struct rp_op *op = &low->program->ops[at];
-        if (op->kind != RP_OP_LINEAR)
-            continue;
-        size_t bytes = rp_matmul_scratch_bytes(
-            op->weight, rp_program_rows(low->program, low->bucket, op->rows));
+        size_t bytes = 0;
+        if (op->kind == RP_OP_LINEAR)
+            bytes = rp_matmul_scratch_bytes(op->weight,
+                                            rp_program_rows(low->program, low->bucket, op->rows));
+        if (op->kind == RP_OP_EXPERT_GATE_UP || op->kind == RP_OP_EXPERT_DOWN)
+            bytes = rp_expert_matmul_scratch_bytes(op->weight, low->bucket->tokens);
         low->scratch_bytes = RP_MAX(low->scratch_bytes, bytes);
     }
     if (low->scratch_bytes == 0)
@@ -513,7 +519,7 @@ static int plan_scratch(struct lowering *low, uint32_t begin, uint32_t end) {
     return RP_OK;
 }
 
-static bool exchanges(const struct lowering *low, const struct rp_fused_op *fused) {
+static bool exchanges(const struct rp_cpu_lowering *low, const struct rp_fused_op *fused) {
     for (uint32_t i = 0; i < fused->op_count; i++)
         if (rp_op_exchanges(op_of(low, fused, i)->kind))
             return low->graph->device->exchange != NULL;
@@ -521,7 +527,7 @@ static bool exchanges(const struct lowering *low, const struct rp_fused_op *fuse
 }
 
 /* The launch before one that exchanges. What the ranks give is added to it as that one is made. */
-static int begin_exchange(struct lowering *low, const struct rp_fused_op *fused) {
+static int begin_exchange(struct rp_cpu_lowering *low, const struct rp_fused_op *fused) {
     struct rp_graph *graph = low->graph;
     struct rp_cpu_launch *launch = &graph->launches[graph->launch_count];
     struct rp_cpu_exchange_args *args = new_args(low, sizeof *args);
@@ -542,7 +548,7 @@ static int begin_exchange(struct lowering *low, const struct rp_fused_op *fused)
     return RP_OK;
 }
 
-static int lower(struct lowering *low, const struct rp_fused *fused, bool explain) {
+static int lower(struct rp_cpu_lowering *low, const struct rp_fused *fused, bool explain) {
     struct rp_graph *graph = low->graph;
     uint32_t count = fused->count;
     for (uint32_t i = 0; i < fused->count; i++)
@@ -570,7 +576,7 @@ static int lower(struct lowering *low, const struct rp_fused *fused, bool explai
 int rp_cpu_lower(struct rp_graph *graph, const struct rp_program *program, uint32_t begin,
                  uint32_t end, const struct rp_bucket *bucket, const struct rp_bindings *bindings,
                  const struct rp_lower_options *options, struct rp_error *err) {
-    struct lowering low = {
+    struct rp_cpu_lowering low = {
         .graph = graph, .program = program, .bindings = bindings, .bucket = bucket, .err = err};
     const struct rp_fuse_input input = {.program = program,
                                         .begin = begin,

@@ -397,7 +397,7 @@ __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_
         .synchronize = cuda_synchronize, .reserve = rp_cuda_reserve, .commit = rp_cuda_commit,
         .release = rp_cuda_release, .granule = cuda_granule, .memory = rp_cuda_memory,
         .matrix_prepare = rp_cuda_matrix_prepare, .matrix_random = rp_cuda_matrix_random,
-        .matrix_release = rp_cuda_matrix_release, .capture = cuda_capture,
+        .matrix_release = rp_cuda_matrix_release, .runs = rp_cuda_runs, .capture = cuda_capture,
         .graph_destroy = cuda_graph_destroy, .graph_launch_count = cuda_launch_count,
         .graph_launch_info = cuda_launch_info, .graph_info = cuda_graph_info,
         .launch = cuda_launch, .wait_step = cuda_wait_step, .wait_idle = cuda_wait_idle,

@@ -264,6 +264,13 @@ const struct rp_fusion_table rp_cuda_fusions = {.fusions = fusions,
                                                 .leaves_partials = leaves_partials,
                                                 .needs_quantized = needs_quantized};
 
+bool rp_cuda_runs(enum rp_op_kind kind) {
+    for (uint32_t i = 0; i < FUSION_COUNT; i++)
+        if (fusions[i].step_count == 1 && fusions[i].steps[0].kind == kind)
+            return true;
+    return false;
+}
+
 int rp_lower_emit(struct lowering *low, const struct rp_fused_op *fused) {
     return emitters[fused->fusion](low, fused);
 }

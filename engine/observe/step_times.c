@@ -1,5 +1,6 @@
 /* step_times.c - how long steps take: on the device, between two of them, and in the engine
  * thread. */
+#include "device/experts.h"
 #include "engine/engine_internal.h"
 
 static const double step_bounds[] = {0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01,
@@ -10,6 +11,30 @@ static const double small_bounds[] = {1e-6, 3e-6, 1e-5, 2e-5, 5e-5, 1e-4, 3e-4, 
 
 static const double byte_bounds[] = {65536, 1048576, 16777216, 268435456};
 
+static const double expert_bounds[RP_EXPERT_BINS - 1] = {1,   2,   4,   8,    16,   32,   64,
+                                                         128, 256, 512, 1024, 2048, 4096, 8192};
+
+/* The device's counts, as they are now, in place of the histogram's. */
+static void copy_bins(struct rp_histogram *to, const uint64_t *bins, double sum) {
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    for (uint32_t i = 0; i < RP_EXPERT_BINS; i++)
+        atomic_store_explicit(&to->buckets[i], __atomic_load_n(&bins[i], __ATOMIC_RELAXED),
+                              memory_order_relaxed);
+    atomic_store_explicit(&to->sum_bits, bits, memory_order_relaxed);
+}
+
+static void note_experts(struct rp_engine *engine) {
+    const struct rp_expert_stats *stats = engine->batch.view.expert_stats;
+    struct rp_engine_metrics *metrics = &engine->metrics;
+    copy_bins(&metrics->expert_rows, stats->rows_bins,
+              (double)__atomic_load_n(&stats->rows, __ATOMIC_RELAXED));
+    copy_bins(&metrics->expert_imbalance, stats->ratio_bins,
+              (double)__atomic_load_n(&stats->ratio_thousandths, __ATOMIC_RELAXED) * 1e-3);
+    atomic_store_explicit(&metrics->expert_layer_steps.value,
+                          __atomic_load_n(&stats->samples, __ATOMIC_RELAXED), memory_order_relaxed);
+}
+
 bool rp_engine_times_init(struct rp_engine *engine) {
     struct rp_engine_metrics *metrics = &engine->metrics;
     for (int i = 0; i < 2; i++)
@@ -18,6 +43,10 @@ bool rp_engine_times_init(struct rp_engine *engine) {
     rp_histogram_init(&metrics->step_device_seconds, step_bounds, RP_ARRAY_COUNT(step_bounds));
     rp_histogram_init(&metrics->step_gap_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
     rp_histogram_init(&metrics->step_swap_bytes, byte_bounds, RP_ARRAY_COUNT(byte_bounds));
+    if (engine->model->config.experts.count) {
+        rp_histogram_init(&metrics->expert_rows, expert_bounds, RP_ARRAY_COUNT(expert_bounds));
+        rp_histogram_init(&metrics->expert_imbalance, rp_expert_ratio_bounds, RP_EXPERT_BINS - 1);
+    }
     rp_histogram_init(&metrics->step_host_seconds, small_bounds, RP_ARRAY_COUNT(small_bounds));
     engine->observer.times = rp_calloc(RP_STEP_TIMES, sizeof *engine->observer.times);
     return engine->observer.times && rp_step_records_init(&engine->observer.records);
@@ -36,6 +65,8 @@ void rp_engine_note_step(struct rp_engine *engine, const struct rp_pending_step 
         rp_histogram_observe(&metrics->step_gap_seconds, (double)times->gap_ns * 1e-9);
     }
     engine->observer.device_end_ns = end;
+    if (engine->model->config.experts.count)
+        note_experts(engine);
 }
 
 void rp_engine_note_turn(struct rp_engine *engine, uint64_t turn_ns) {

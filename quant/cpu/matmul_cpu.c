@@ -44,6 +44,19 @@ static inline float output(const struct rp_matmul_args *args, size_t row, size_t
     return args->bias ? sum + args->bias[n] : sum;
 }
 
+/* Outputs [begin, end) of input row `row`, or of their gates, to row `to`. */
+static void scalar_row(const struct rp_matmul_args *args, size_t row, size_t to, size_t begin,
+                       size_t end) {
+    for (size_t n = begin; n < end; n++) {
+        float value = output(args, row, n);
+        if (args->gated) {
+            float up = output(args, row, args->weight->rows / 2 + n);
+            rp_gate_values(args->fn, &value, &up, 1, &value, RP_DTYPE_F32);
+        }
+        store(args, to, n, value);
+    }
+}
+
 void rp_matmul_scalar(const struct rp_matmul_args *args, uint32_t m,
                       const struct rp_cpu_worker *worker) {
     size_t outputs = args->gated ? args->weight->rows / 2 : args->weight->rows, begin, end;
@@ -51,16 +64,14 @@ void rp_matmul_scalar(const struct rp_matmul_args *args, uint32_t m,
               (args->out_dtype == RP_DTYPE_BF16 && !args->accumulate));
     RP_ASSERT(!args->gated || (!args->accumulate && rp_matmul_gates(args->weight)));
     rp_cpu_share(worker, outputs, PANEL, &begin, &end);
-    for (size_t row = 0; row < m; row++) {
-        for (size_t n = begin; n < end; n++) {
-            float value = output(args, row, n);
-            if (args->gated) {
-                float up = output(args, row, outputs + n);
-                rp_gate_values(args->fn, &value, &up, 1, &value, RP_DTYPE_F32);
-            }
-            store(args, row, n, value);
-        }
-    }
+    for (size_t row = 0; row < m; row++)
+        scalar_row(args, row, row, begin, end);
+}
+
+void rp_expert_run_scalar(const struct rp_expert_block *block, size_t panel, size_t panels) {
+    for (size_t row = 0; row < block->rows; row++)
+        scalar_row(&block->args, row, rp_expert_out_row(block->out_rows, row), panel * PANEL,
+                   (panel + panels) * PANEL);
 }
 
 bool rp_matmul_gates(const struct rp_matrix *weight) {

@@ -34,13 +34,17 @@ static size_t row_bytes_of(const struct rp_matrix *w) {
     return RP_ALIGN_UP(is_integers(w) ? padded : padded * sizeof(float), RP_CACHE_LINE);
 }
 
+/* The scales of a block of m rows, in front of them in the scratch. */
+static size_t scale_bytes(uint32_t m) {
+    return RP_ALIGN_UP(RP_MIN(RP_MAX(m, 1u), BLOCK_ROWS) * sizeof(float), RP_CACHE_LINE);
+}
+
 size_t rp_matmul_scratch_bytes(const struct rp_matrix *weight, uint32_t m) {
     if (weight->dtype == RP_DTYPE_BLOCKS)
         return rp_matmul_scratch_blocks(weight, m);
     if (rp_dtype_bytes(weight->dtype) != 1)
         return 0;
-    size_t rows = RP_MIN(RP_MAX(m, 1u), BLOCK_ROWS);
-    return RP_ALIGN_UP(rows * sizeof(float), RP_CACHE_LINE) + rows * row_bytes_of(weight);
+    return scale_bytes(m) + RP_MIN(RP_MAX(m, 1u), BLOCK_ROWS) * row_bytes_of(weight);
 }
 
 /* One prepared input row and its scale; zero-padded to whole quads. */
@@ -132,24 +136,27 @@ static void *scratch_of(const struct rp_matmul_args *args, const struct rp_cpu_w
     return (unsigned char *)args->scratch + worker->index * args->scratch_bytes;
 }
 
-static void matmul_8_scalar(const struct rp_matmul_args *args, uint32_t m,
-                            const struct rp_cpu_worker *worker) {
+static void scalar_8_row(const struct rp_matmul_args *args, const void *x, float scale, size_t to,
+                         size_t begin, size_t end) {
     const struct rp_matrix *w = args->weight;
-    size_t outputs = args->gated ? w->rows / 2 : w->rows, begin, end;
-    void *x = scratch_of(args, worker, m);
-    rp_cpu_share(worker, outputs, PANEL, &begin, &end);
-    for (size_t row = 0; row < m && begin < end; row++) {
-        float scale = ready_row(args, row, x);
-        for (size_t n = begin; n < end; n++) {
-            float value = output(w, n, x, scale);
-            if (args->gated) {
-                float up = output(w, outputs + n, x, scale);
-                rp_matmul_finish_gated(args, RP_ISA_SCALAR, row, n, outputs, 1, &value, &up);
-            } else {
-                rp_matmul_finish(args, row, n, 1, &value);
-            }
+    for (size_t n = begin; n < end; n++) {
+        float value = output(w, n, x, scale);
+        if (args->gated) {
+            float up = output(w, w->rows / 2 + n, x, scale);
+            rp_matmul_finish_gated(args, RP_ISA_SCALAR, to, n, w->rows / 2, 1, &value, &up);
+        } else {
+            rp_matmul_finish(args, to, n, 1, &value);
         }
     }
+}
+
+static void matmul_8_scalar(const struct rp_matmul_args *args, uint32_t m,
+                            const struct rp_cpu_worker *worker) {
+    size_t outputs = args->gated ? args->weight->rows / 2 : args->weight->rows, begin, end;
+    void *x = scratch_of(args, worker, m);
+    rp_cpu_share(worker, outputs, PANEL, &begin, &end);
+    for (size_t row = 0; row < m && begin < end; row++)
+        scalar_8_row(args, x, ready_row(args, row, x), row, begin, end);
 }
 
 /* --- the fast ones --------------------------------------------------------------------- */
@@ -166,7 +173,8 @@ struct gemm {
     unsigned char *rows; /* prepared rows of the block */
     float *row_scales;
     size_t row_bytes;
-    size_t ready; /* the prepared block of rows; SIZE_MAX: none */
+    size_t ready;            /* the prepared block of rows; SIZE_MAX: none */
+    const int32_t *out_rows; /* rp_expert_out_row */
 };
 
 /* Accumulators of a block of rows and panels. */
@@ -174,6 +182,12 @@ union sums {
     float f32[BLOCK_ROWS][SUMS];
     int32_t i32[BLOCK_ROWS][SUMS];
 };
+
+/* int8 + 128, where the kernel wants that. */
+static void offset_row(const struct rp_kernel_8 *kernel, unsigned char *row, size_t bytes) {
+    for (size_t i = 0; kernel->offset && i < bytes; i++)
+        row[i] ^= 0x80u;
+}
 
 static void make_ready(struct gemm *gemm, size_t block, uint32_t m) {
     const struct rp_matmul_args *args = gemm->args;
@@ -183,8 +197,7 @@ static void make_ready(struct gemm *gemm, size_t block, uint32_t m) {
     for (size_t row = begin; row < end; row++) {
         unsigned char *to = gemm->rows + (row - begin) * gemm->row_bytes;
         gemm->row_scales[row - begin] = ready_row(args, row, to);
-        for (size_t i = 0; gemm->kernel->offset && i < gemm->quads * 4; i++)
-            to[i] ^= 0x80u;
+        offset_row(gemm->kernel, to, gemm->quads * 4);
     }
     gemm->ready = block;
 }
@@ -261,18 +274,34 @@ static void run_block(const struct gemm *gemm, size_t row, size_t rows, size_t p
         for (size_t q = 0; q == 0 || q < quads; q += block)
             run_tiles(gemm, rows, panel, panels, q, RP_MIN(q + block, quads), q == 0, &sums);
     for (size_t r = 0; r < rows; r++) {
+        size_t to = rp_expert_out_row(gemm->out_rows, row + r);
         float values[RP_TILE_8_PANELS][PANEL];
         for (uint32_t p = 0; p < panels; p++) {
             size_t n = output_of(gemm, panel, p);
             size_t count = RP_MIN(args->weight->rows - n, (size_t)PANEL);
             scale_sums(gemm, &sums, r, p, n, count, values[p]);
             if (!gemm->half)
-                rp_matmul_finish(args, row + r, n, count, values[p]);
+                rp_matmul_finish(args, to, n, count, values[p]);
         }
         if (gemm->half)
-            rp_matmul_finish_gated(args, gemm->kernel->isa, row + r, panel * PANEL,
-                                   gemm->half * PANEL, PANEL, values[0], values[1]);
+            rp_matmul_finish_gated(args, gemm->kernel->isa, to, panel * PANEL, gemm->half * PANEL,
+                                   PANEL, values[0], values[1]);
     }
+}
+
+/* scratch: of up to BLOCK_ROWS of the m rows. */
+static struct gemm gemm_of(const struct rp_matmul_args *args, uint32_t m, void *scratch,
+                           const struct rp_kernel_8 *kernel) {
+    const struct rp_matrix *w = args->weight;
+    return (struct gemm){.args = args,
+                         .kernel = kernel,
+                         .panel_bytes = rp_matrix_panel_bytes_8(w->cols),
+                         .quads = RP_CEIL_DIV((size_t)w->cols, 4),
+                         .half = args->gated ? w->rows / PANEL / 2 : 0,
+                         .row_scales = scratch,
+                         .rows = (unsigned char *)scratch + scale_bytes(m),
+                         .row_bytes = row_bytes_of(w),
+                         .ready = SIZE_MAX};
 }
 
 static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_cpu_worker *worker,
@@ -281,16 +310,7 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
     size_t panels = RP_CEIL_DIV((size_t)w->rows, PANEL), begin, end;
     if (m == 0 || panels == 0)
         return;
-    struct gemm gemm = {.args = args,
-                        .kernel = kernel,
-                        .panel_bytes = rp_matrix_panel_bytes_8(w->cols),
-                        .quads = RP_CEIL_DIV((size_t)w->cols, 4),
-                        .half = args->gated ? panels / 2 : 0,
-                        .row_scales = scratch_of(args, worker, m),
-                        .row_bytes = row_bytes_of(w),
-                        .ready = SIZE_MAX};
-    gemm.rows = (unsigned char *)gemm.row_scales +
-                RP_ALIGN_UP(RP_MIN(m, BLOCK_ROWS) * sizeof(float), RP_CACHE_LINE);
+    struct gemm gemm = gemm_of(args, m, scratch_of(args, worker, m), kernel);
     uint32_t width = RP_TILE_8_PANELS;
     if (gemm.half)
         panels = gemm.half;
@@ -324,7 +344,56 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
 DEFINE_KERNEL(AVX2)
 DEFINE_KERNEL(AVX512)
 
+static const struct rp_kernel_8 *kernel_of(enum rp_cpu_isa isa, const struct rp_matrix *w) {
+    if (w->layout != RP_LAYOUT_PANEL_16 || isa == RP_ISA_SCALAR)
+        return NULL;
+    return rp_kernel_8_select(isa == RP_ISA_AVX2 ? RP_ISA_AVX2 : RP_ISA_AVX512, w->dtype,
+                              is_integers(w));
+}
+
 #endif
+
+/* --- experts ------------------------------------------------------------------------------- */
+
+void rp_expert_prepare_8(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t row,
+                         uint32_t at) {
+    size_t row_bytes = row_bytes_of(&block->weight);
+    unsigned char *to = block->scratch + scale_bytes(block->rows) + at * row_bytes;
+    ((float *)(void *)block->scratch)[at] = ready_row(&block->args, row, to);
+#if RP_MATMUL_HAS_SIMD
+    const struct rp_kernel_8 *kernel = kernel_of(isa, &block->weight);
+    if (kernel)
+        offset_row(kernel, to, RP_ALIGN_UP((size_t)block->weight.cols, 4));
+#else
+    (void)isa;
+#endif
+}
+
+void rp_expert_run_8(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t panel,
+                     size_t panels) {
+#if RP_MATMUL_HAS_SIMD
+    const struct rp_kernel_8 *kernel = kernel_of(isa, &block->weight);
+    if (kernel) {
+        struct gemm gemm = gemm_of(&block->args, block->rows, block->scratch, kernel);
+        uint32_t step = gemm.half ? 1 : RP_TILE_8_PANELS;
+        if (!gemm.half && kernel->rows[step] < RP_MIN(block->rows, RP_TILE_8_ROWS))
+            step = 1;
+        gemm.out_rows = block->out_rows;
+        for (size_t at = panel; at < panel + panels; at += step)
+            run_block(&gemm, 0, block->rows, at,
+                      gemm.half ? 2 : (uint32_t)RP_MIN(panel + panels - at, (size_t)step));
+        return;
+    }
+#else
+    (void)isa;
+#endif
+    const float *scales = (const void *)block->scratch;
+    for (size_t r = 0; r < block->rows; r++)
+        scalar_8_row(&block->args,
+                     block->scratch + scale_bytes(block->rows) + r * row_bytes_of(&block->weight),
+                     scales[r], rp_expert_out_row(block->out_rows, r), panel * PANEL,
+                     (panel + panels) * PANEL);
+}
 
 rp_matmul_fn rp_matmul_select_8(enum rp_cpu_isa isa, const struct rp_matrix *weight) {
     RP_ASSERT(weight->scale_kind != RP_SCALE_NONE && weight->scale_kind != RP_SCALE_GROUP_K);

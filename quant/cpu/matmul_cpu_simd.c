@@ -293,7 +293,8 @@ struct gemm {
     size_t steps; /* of k */
     bool odd;
     size_t panel_bytes;
-    size_t half; /* gated: panels of each half; else 0 */
+    size_t half;             /* gated: panels of each half; else 0 */
+    const int32_t *out_rows; /* rp_expert_out_row */
 };
 
 /* Bias, accumulation and rounding of `count` outputs from column n of one row. */
@@ -364,10 +365,11 @@ static void run_block(const struct gemm *gemm, size_t row, size_t rows, size_t p
     }
     size_t n = panel * PANEL, count = RP_MIN(args->weight->rows - n, (size_t)panels * PANEL);
     for (size_t r = 0; r < rows; r++) {
+        size_t to = rp_expert_out_row(gemm->out_rows, row + r);
         if (gemm->half)
-            finish_gated(gemm, row + r, n, panels / 2 * PANEL, sums[r]);
+            finish_gated(gemm, to, n, panels / 2 * PANEL, sums[r]);
         else
-            finish_row(args, row + r, n, count, sums[r]);
+            finish_row(args, to, n, count, sums[r]);
     }
 }
 
@@ -379,32 +381,41 @@ static size_t part_panels(size_t panels, size_t width, size_t bytes, uint32_t m,
     return RP_CEIL_DIV(part, width) * width;
 }
 
+static struct gemm gemm_of(const struct rp_matmul_args *args, const struct family *family) {
+    const struct rp_matrix *w = args->weight;
+    struct gemm gemm = {.args = args,
+                        .family = family,
+                        .steps = w->cols / family->step_k,
+                        .odd = w->cols % family->step_k != 0};
+    RP_ASSERT(args->out_dtype == RP_DTYPE_F32 ||
+              (args->out_dtype == RP_DTYPE_BF16 && !args->accumulate));
+    RP_ASSERT(!args->gated || (rp_matmul_gates(w) && !args->accumulate));
+    gemm.panel_bytes = (gemm.steps + gemm.odd) * STEP_WEIGHT_BYTES;
+    gemm.half = args->gated ? w->rows / PANEL / 2 : 0;
+    return gemm;
+}
+
+/* The most panels for which m rows fit into registers; more panels are more concurrent memory
+ * streams. Gated: pairs of panels. */
+static uint32_t tile_width(const struct gemm *gemm, size_t m) {
+    uint32_t width = TILE_PANELS_MAX;
+    while (width > 1 && gemm->family->rows[width] < RP_MIN(m, (size_t)TILE_ROWS_MAX))
+        width--;
+    return gemm->half ? RP_MAX(width / 2, 1u) : width;
+}
+
 static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_cpu_worker *worker,
                 const struct family *family) {
     const struct rp_matrix *w = args->weight;
-    struct gemm gemm = {args, family, w->cols / family->step_k, w->cols % family->step_k != 0,
-                        0,    0};
-    size_t panels = RP_CEIL_DIV((size_t)w->rows, PANEL), begin, end;
-    RP_ASSERT(args->out_dtype == RP_DTYPE_F32 ||
-              (args->out_dtype == RP_DTYPE_BF16 && !args->accumulate));
-    gemm.panel_bytes = (gemm.steps + gemm.odd) * STEP_WEIGHT_BYTES;
+    struct gemm gemm = gemm_of(args, family);
+    size_t panels = gemm.half ? gemm.half : RP_CEIL_DIV((size_t)w->rows, PANEL), begin, end;
     if (m == 0 || panels == 0)
         return;
     for (size_t row = 0; row < m; row++)
         rp_tsan_reads((const unsigned char *)args->in +
                           row * args->in_stride * family->element_bytes,
                       (size_t)w->cols * family->element_bytes);
-    /* The most panels for which m rows fit into registers; more panels are more concurrent memory
-     * streams. */
-    uint32_t width = TILE_PANELS_MAX, each = 1; /* panels of one item */
-    while (width > 1 && family->rows[width] < RP_MIN(m, TILE_ROWS_MAX))
-        width--;
-    if (args->gated) {
-        RP_ASSERT(rp_matmul_gates(w) && !args->accumulate);
-        gemm.half = panels = panels / 2;
-        each = 2;
-        width = RP_MAX(width / 2, 1u);
-    }
+    uint32_t width = tile_width(&gemm, m), each = gemm.half ? 2 : 1; /* panels of one item */
     struct rp_cpu_parts parts;
     rp_cpu_parts_begin(&parts, worker, panels, 1,
                        part_panels(panels, width, each * gemm.panel_bytes + 1, m, worker));
@@ -415,6 +426,25 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
                 run_block(&gemm, row, RP_MIN(m - row, (size_t)BLOCK_ROWS), panel, count);
         }
     }
+}
+
+static const struct family *family_of(enum rp_cpu_isa isa, enum rp_dtype dtype) {
+    bool half = dtype == RP_DTYPE_BF16;
+    if (isa == RP_ISA_AVX2)
+        return half ? &avx2_bf16 : &avx2_f32;
+    if (isa == RP_ISA_AVX512_BF16 && half)
+        return &dp_bf16;
+    return half ? &avx512_bf16 : &avx512_f32;
+}
+
+void rp_expert_run_simd(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t panel,
+                        size_t panels) {
+    struct gemm gemm = gemm_of(&block->args, family_of(isa, block->weight.dtype));
+    uint32_t width = tile_width(&gemm, block->rows), each = gemm.half ? 2 : 1;
+    gemm.out_rows = block->out_rows;
+    for (size_t at = panel; at < panel + panels; at += width)
+        run_block(&gemm, 0, block->rows, at,
+                  (uint32_t)RP_MIN(panel + panels - at, (size_t)width) * each);
 }
 
 #define DEFINE_KERNEL(family)                                                                      \

@@ -26,6 +26,36 @@ void rp_matmul_finish_gated(const struct rp_matmul_args *args, enum rp_cpu_isa i
 rp_matmul_fn rp_matmul_select_blocks(enum rp_cpu_isa isa, const struct rp_matrix *weight);
 size_t rp_matmul_scratch_blocks(const struct rp_matrix *weight, uint32_t m);
 
+/* --- GEMMs of experts (matmul_experts.h): what each kernel adds to matmul_experts.c ----------- */
+
+/* Rows of one expert that are computed together. */
+#define RP_EXPERT_ROWS 96u
+
+struct rp_expert_block {
+    struct rp_matrix weight;    /* of the expert */
+    struct rp_matmul_args args; /* with this weight; in: the block's first row, or scratch */
+    uint32_t rows;              /* 1 to RP_EXPERT_ROWS */
+    const int32_t *out_rows;    /* (rows) rows of out; NULL: 0, 1, .. */
+    unsigned char *scratch;     /* 8 bits: the prepared rows */
+};
+
+static inline size_t rp_expert_out_row(const int32_t *out_rows, size_t row) {
+    return out_rows ? (size_t)out_rows[row] : row;
+}
+
+/* All of a block's rows times panels [panel, panel + panels) of its weight; gated: panels of gates,
+ * and those of their ups. On the calling thread. */
+void rp_expert_run_scalar(const struct rp_expert_block *block, size_t panel, size_t panels);
+void rp_expert_run_8(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t panel,
+                     size_t panels);
+/* Row `row` of args->in becomes prepared row `at` of the block. */
+void rp_expert_prepare_8(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t row,
+                         uint32_t at);
+#if RP_MATMUL_HAS_SIMD
+void rp_expert_run_simd(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t panel,
+                        size_t panels);
+#endif
+
 /* --- tiles of matmul_cpu_8_simd.c ------------------------------------------------------ */
 
 #define RP_TILE_8_ROWS   4u

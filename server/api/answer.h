@@ -92,6 +92,7 @@ struct rp_answer {
     struct rp_server *server;
     uint64_t owner; /* of the API key, as rp_server_key_salt; 0: none */
     bool stream, include_usage, continuous_usage;
+    bool legacy_calls;     /* of a chat: a call is a function_call (tools.h) */
     struct rp_buffer head; /* of the API: JSON that all parts begin with */
     struct rp_buffer out, scratch;
     void *state; /* of the API: allocated by open, freed by close */

@@ -7,7 +7,7 @@
 static bool open_answer(struct rp_answer *answer, json_t *root,
                         const struct rp_completion_params *params) {
     (void)root;
-    (void)params;
+    answer->legacy_calls = params->tools.legacy;
     return rp_answer_json_head(answer,
                                answer->stream ? "chat.completion.chunk" : "chat.completion");
 }
@@ -20,6 +20,15 @@ static void write_reasoning(struct rp_answer *answer, const struct rp_answer_eve
     rp_answer_json_joined(answer, events, RP_ANSWER_REASONING);
 }
 
+/* "name":..,"arguments":  without the arguments */
+static void write_name(struct rp_buffer *out, const struct rp_answer_events *events,
+                       const struct rp_answer_event *call) {
+    const char *bytes = rp_answer_bytes(events, call);
+    rp_buffer_puts(out, "\"name\":");
+    rp_json_escape(out, bytes + call->id_len, call->len - call->id_len);
+    rp_buffer_printf(out, ",\"%s\":", call->custom ? "input" : "arguments");
+}
+
 /* "id":..,"type":..,"function":{"name":..,"arguments":  without the arguments */
 static void write_call(struct rp_buffer *out, const struct rp_answer_events *events,
                        const struct rp_answer_event *call) {
@@ -27,9 +36,8 @@ static void write_call(struct rp_buffer *out, const struct rp_answer_events *eve
     const char *type = call->custom ? "custom" : "function";
     rp_buffer_puts(out, "\"id\":");
     rp_json_escape(out, bytes, call->id_len);
-    rp_buffer_printf(out, ",\"type\":\"%s\",\"%s\":{\"name\":", type, type);
-    rp_json_escape(out, bytes + call->id_len, call->len - call->id_len);
-    rp_buffer_printf(out, ",\"%s\":", call->custom ? "input" : "arguments");
+    rp_buffer_printf(out, ",\"type\":\"%s\",\"%s\":{", type, type);
+    write_name(out, events, call);
 }
 
 /* --- Whole answers --------------------------------------------------------------------------- */
@@ -43,6 +51,19 @@ static void write_arguments(struct rp_buffer *out, const struct rp_answer_events
         rp_json_escape(out, rp_answer_bytes(events, next), next->len);
     else
         rp_buffer_puts(out, "\"\"");
+}
+
+/* The older form has one call, without id and type. */
+static void write_function_call(struct rp_buffer *out, const struct rp_answer_events *events) {
+    uint32_t i = 0;
+    while (i < rp_answer_count(events) && rp_answer_event(events, i)->kind != RP_ANSWER_CALL)
+        i++;
+    if (i == rp_answer_count(events))
+        return;
+    rp_buffer_puts(out, ",\"function_call\":{");
+    write_name(out, events, rp_answer_event(events, i));
+    write_arguments(out, events, i);
+    rp_buffer_puts(out, "}");
 }
 
 static void write_calls(struct rp_buffer *out, const struct rp_answer_events *events) {
@@ -74,7 +95,10 @@ static void write_whole(struct rp_answer *answer, const struct rp_answer_choice 
         rp_buffer_puts(out, ",");
         write_reasoning(answer, events);
     }
-    write_calls(out, events);
+    if (answer->legacy_calls)
+        write_function_call(out, events);
+    else
+        write_calls(out, events);
     rp_buffer_puts(out, "}");
     rp_answer_json_choice_tail(out, choice, choice->finish_reason != NULL);
 }
@@ -97,16 +121,25 @@ static void write_event(struct rp_answer *answer, const struct rp_answer_events 
         rp_json_escape(out, rp_answer_bytes(events, event), event->len);
         break;
     case RP_ANSWER_CALL:
+        if (answer->legacy_calls) {
+            rp_buffer_puts(out, "\"function_call\":{");
+            write_name(out, events, event);
+            rp_buffer_puts(out, "\"\"}");
+            break;
+        }
         rp_buffer_printf(out, "\"tool_calls\":[{\"index\":%u,", event->call);
         write_call(out, events, event);
         rp_buffer_puts(out, "\"\"}}]");
         break;
     case RP_ANSWER_ARGUMENTS:
-        rp_buffer_printf(out, "\"tool_calls\":[{\"index\":%u,\"%s\":{\"%s\":", event->call,
-                         event->custom ? "custom" : "function",
-                         event->custom ? "input" : "arguments");
+        if (answer->legacy_calls)
+            rp_buffer_puts(out, "\"function_call\":{\"arguments\":");
+        else
+            rp_buffer_printf(out, "\"tool_calls\":[{\"index\":%u,\"%s\":{\"%s\":", event->call,
+                             event->custom ? "custom" : "function",
+                             event->custom ? "input" : "arguments");
         rp_json_escape(out, rp_answer_bytes(events, event), event->len);
-        rp_buffer_puts(out, "}}]");
+        rp_buffer_puts(out, answer->legacy_calls ? "}" : "}}]");
         break;
     case RP_ANSWER_CALL_END:
         break;
@@ -160,12 +193,6 @@ static void write_part(struct rp_answer *answer, const struct rp_answer_choice *
         write_chunk(answer, choice, NULL, first, choice->finish_reason != NULL, usage);
 }
 
-static void write_logprobs(const struct rp_token_log *before, struct rp_token_log *log,
-                           const struct rp_token_style *style, struct rp_buffer *out) {
-    (void)before; /* chats have no echo */
-    rp_token_log_chat(log, style, out);
-}
-
 const struct rp_answer_api rp_answer_chat = {
     .id_prefix = "chatcmpl-",
     .open = open_answer,
@@ -175,5 +202,5 @@ const struct rp_answer_api rp_answer_chat = {
     .whole_begin = rp_answer_json_whole_begin,
     .whole_choice = write_whole,
     .whole_end = rp_answer_json_whole_end,
-    .logprobs = write_logprobs,
+    .logprobs = rp_token_log_chat,
 };

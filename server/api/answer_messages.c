@@ -219,7 +219,7 @@ static void begin_whole(struct rp_answer *answer) { write_head(answer); }
 /* Arguments are JSON as the model wrote it. Those of an answer that was cut off may be incomplete:
  * then their text is kept in a member. */
 static void write_input(struct rp_buffer *out, const char *text, size_t len) {
-    json_t *input = json_loadb(text, len, 0, NULL);
+    json_t *input = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
     if (json_is_object(input)) {
         rp_buffer_append(out, text, len);
     } else if (len == 0) {
@@ -279,12 +279,6 @@ static void end_whole(struct rp_answer *answer, const struct rp_answer_usage *us
     answer->out.failed |= s->stop_sequence.failed;
 }
 
-static void write_logprobs(const struct rp_token_log *before, struct rp_token_log *log,
-                           const struct rp_token_style *style, struct rp_buffer *out) {
-    (void)before;
-    rp_token_log_chat(log, style, out);
-}
-
 const struct rp_answer_api rp_answer_messages = {
     .id_prefix = "msg_",
     .keep_alive = "event: ping\ndata: {\"type\":\"ping\"}\n\n",
@@ -297,5 +291,5 @@ const struct rp_answer_api rp_answer_messages = {
     .whole_begin = begin_whole,
     .whole_choice = write_whole,
     .whole_end = end_whole,
-    .logprobs = write_logprobs,
+    .logprobs = rp_token_log_chat,
 };

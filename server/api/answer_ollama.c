@@ -68,8 +68,8 @@ static void write_head(struct rp_answer *answer) {
 static void end_call(struct state *s) {
     if (!s->in_call)
         return;
-    json_t *arguments =
-        json_loadb(s->arguments.len ? s->arguments.data : "", s->arguments.len, 0, NULL);
+    json_t *arguments = json_loadb(s->arguments.len ? s->arguments.data : "", s->arguments.len,
+                                   JSON_ALLOW_NUL, NULL);
     if (json_is_object(arguments)) {
         rp_buffer_append(&s->calls, s->arguments.data, s->arguments.len);
     } else if (s->arguments.len == 0) {
@@ -195,18 +195,12 @@ static void end_whole(struct rp_answer *answer, const struct rp_answer_usage *us
     write_end(answer, usage);
 }
 
-static void write_logprobs(const struct rp_token_log *before, struct rp_token_log *log,
-                           const struct rp_token_style *style, struct rp_buffer *out) {
-    (void)before;
-    rp_token_log_chat(log, style, out);
-}
-
 #define OLLAMA_API(open_function)                                                                  \
     {                                                                                              \
         .id_prefix = "ollama-", .content_type = "application/x-ndjson", .open = (open_function),   \
         .close = close_answer, .part = write_part, .end = end_stream, .error = write_error,        \
         .whole_begin = begin_whole, .whole_choice = write_whole, .whole_end = end_whole,           \
-        .logprobs = write_logprobs                                                                 \
+        .logprobs = rp_token_log_chat                                                              \
     }
 
 const struct rp_answer_api rp_answer_ollama_chat = OLLAMA_API(open_chat);

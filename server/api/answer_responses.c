@@ -203,7 +203,7 @@ static void store_answer(struct rp_answer *answer, const char *body, size_t len)
     rp_buffer_puts(&list, "[");
     rp_buffer_append(&list, s->done.data, s->done.len);
     rp_buffer_puts(&list, "]");
-    json_t *output = list.failed ? NULL : json_loadb(list.data, list.len, 0, NULL);
+    json_t *output = list.failed ? NULL : json_loadb(list.data, list.len, JSON_ALLOW_NUL, NULL);
     json_t *items = output ? json_copy(s->items) : NULL;
     if (items && json_array_extend(items, output) == 0)
         rp_response_store_put(answer->server->responses, answer->owner,
@@ -560,12 +560,6 @@ static void end_whole(struct rp_answer *answer, const struct rp_answer_usage *us
     rp_buffer_puts(&answer->out, "\n");
 }
 
-static void write_logprobs(const struct rp_token_log *before, struct rp_token_log *log,
-                           const struct rp_token_style *style, struct rp_buffer *out) {
-    (void)before;
-    rp_token_log_chat(log, style, out);
-}
-
 const struct rp_answer_api rp_answer_responses = {
     .id_prefix = "resp_",
     .keep_alive = ": waiting\n\n",
@@ -578,5 +572,5 @@ const struct rp_answer_api rp_answer_responses = {
     .whole_begin = begin_whole,
     .whole_choice = take_part,
     .whole_end = end_whole,
-    .logprobs = write_logprobs,
+    .logprobs = rp_token_log_chat,
 };

@@ -35,6 +35,10 @@ void rp_api_models(struct rp_conn *conn) {
     rp_json_array_begin(&json, "data");
     write_model(&json, conn->server);
     rp_json_array_end(&json);
+    /* Codex reads this list, and nothing else, as a catalog that includes its own instructions to
+     * each model. Without the list it reports an error; with an empty one it uses its own. */
+    rp_json_array_begin(&json, "models");
+    rp_json_array_end(&json);
     rp_json_object_end(&json);
     rp_api_reply_json(conn, 200, &body);
 }

@@ -1,17 +1,22 @@
 /* api_responses.c - OpenAI's Responses API: POST /v1/responses, and what is under
  * /v1/responses/: input_tokens, ID (GET, DELETE), ID/input_items, ID/cancel. */
 #include "base/json_writer.h"
+#include "base/memory.h"
 #include "server/api/answer_responses.h"
 #include "server/api/api_response_items.h"
 #include "server/api/api_start.h"
 #include "server/api/completion_internal.h"
+#include "server/api/response_reference.h"
+#include "server/api/response_replay.h"
 #include "server/api/response_store.h"
 #include "server/api/responses_request.h"
 #include "server/api/server_keys.h"
 #include "server/api/tokenize_chat.h"
 #include "server/http/api_reply.h"
+#include "server/http/http_query.h"
 #include "server/http/json_work.h"
 #include "server/http/router.h"
+#include "server/observe/report_work.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -64,11 +69,12 @@ static json_t *convert(struct rp_conn *conn, json_t *root, json_t **out_origin) 
     struct rp_http_error error = {.status = 0};
     json_t *before, *items = NULL, *chat = NULL, *names = NULL;
     bool store = false;
-    bool good = rp_params_check_model(root, &conn->server->serving, &error) &&
-                find_previous(conn, root, &before, &error) &&
-                read_store(conn, root, &store, &error) &&
-                (items = rp_responses_items(root, before, &error)) &&
-                rp_responses_to_chat(root, items, conn->server->late_system, &chat, &names, &error);
+    bool good =
+        rp_params_check_model(root, &conn->server->serving, &error) &&
+        find_previous(conn, root, &before, &error) && read_store(conn, root, &store, &error) &&
+        rp_response_references_resolve(root, conn->server->responses, owner_of(conn), &error) &&
+        (items = rp_responses_items(root, before, &error)) &&
+        rp_responses_to_chat(root, items, conn->server->late_system, &chat, &names, &error);
     if (good && out_origin) {
         *out_origin = json_pack("{s:O,s:O,s:O,s:b}", "request", root, "names", names, "items",
                                 items, "store", store);
@@ -117,16 +123,60 @@ static void fail_unknown(struct rp_conn *conn) {
                      : "stored: this server stores none (--responses-store 0)");
 }
 
-static void reply_stored(struct rp_conn *conn, const char *id, size_t len) {
-    const struct rp_stored_response *found =
-        rp_response_store_find(conn->server->responses, owner_of(conn), id, len);
+struct replay {
+    uint64_t from;
+    size_t len;
+    char body[]; /* a copy: the store may drop the answer */
+};
+
+static void build_replay(void *ctx, struct rp_buffer *out) {
+    const struct replay *replay = ctx;
+    rp_response_replay(replay->body, replay->len, replay->from, out);
+}
+
+static void reply_events(struct rp_conn *conn, const struct rp_stored_response *found,
+                         uint64_t from) {
+    static const char type[] = "text/event-stream";
     struct rp_buffer body = {.data = NULL};
-    if (!found) {
-        fail_unknown(conn);
+    if (found->len <= RP_JSON_INLINE_BYTES) {
+        rp_response_replay(found->body, found->len, from, &body);
+        rp_api_reply_text(conn, 200, type, &body);
         return;
     }
-    rp_buffer_append(&body, found->body, found->len);
-    rp_api_reply_json(conn, 200, &body);
+    struct replay *replay = rp_alloc(sizeof *replay + found->len);
+    if (!replay) {
+        rp_conn_fail(conn, 503, "overloaded", "out of memory");
+        return;
+    }
+    *replay = (struct replay){.from = from, .len = found->len};
+    memcpy(replay->body, found->body, found->len);
+    rp_report_start(conn, build_replay, rp_free, replay, type);
+}
+
+static void reply_stored(struct rp_conn *conn, const char *id, size_t len) {
+    uint32_t stream = 0;
+    uint64_t after = 0;
+    bool has_after = false;
+    char unused[RP_QUERY_VALUE_MAX];
+    const struct rp_query_param params[] = {
+        {"stream", RP_QUERY_CHOICE, "false|true", 0, 0, &stream, NULL},
+        {"starting_after", RP_QUERY_UINT, NULL, 0, 1e15, &after, &has_after},
+        {"include", RP_QUERY_TEXT, NULL, 0, 0, unused, NULL},
+        {"include[]", RP_QUERY_TEXT, NULL, 0, 0, unused, NULL},
+        {"include_obfuscation", RP_QUERY_TEXT, NULL, 0, 0, unused, NULL}};
+    struct rp_buffer body = {.data = NULL};
+    if (!rp_query_read_conn(conn, params, RP_ARRAY_COUNT(params)))
+        return;
+    const struct rp_stored_response *found =
+        rp_response_store_find(conn->server->responses, owner_of(conn), id, len);
+    if (!found) {
+        fail_unknown(conn);
+    } else if (stream) {
+        reply_events(conn, found, has_after ? after + 1 : 0);
+    } else {
+        rp_buffer_append(&body, found->body, found->len);
+        rp_api_reply_json(conn, 200, &body);
+    }
 }
 
 static void delete_stored(struct rp_conn *conn, const char *id, size_t len) {
@@ -165,9 +215,6 @@ static void cancel(struct rp_conn *conn, const char *id, size_t len) {
 
 /* --- Paths ----------------------------------------------------------------------------------- */
 
-/* GET is for the object alone: events of a stored answer are not kept. */
-static bool wants_stream(const char *query) { return strstr(query, "stream=true") != NULL; }
-
 static bool is_path(const char *path, size_t len, const char *text) {
     return strlen(text) == len && memcmp(path, text, len) == 0;
 }
@@ -191,9 +238,6 @@ void rp_api_response(struct rp_conn *conn) {
                      "under /v1/responses/ are ID, ID/input_items, ID/cancel and input_tokens");
     else if (is_delete)
         delete_stored(conn, id, len);
-    else if (wants_stream(id + path_len))
-        rp_conn_fail(conn, 400, "unsupported_parameter",
-                     "a stored response cannot be streamed: leave stream out");
     else
         reply_stored(conn, id, len);
 }

@@ -107,8 +107,8 @@ static struct rp_chat_value *make_arguments(struct rp_chat_values *values, const
     if (as_text || !json_is_string(arguments) || json_string_length(arguments) > ARGUMENTS_BYTES)
         return rp_chat_values_from_json(values, arguments);
     rp_http_limits_init(&limits);
-    json_t *tree = rp_json_body_parse(json_string_value(arguments), json_string_length(arguments),
-                                      &limits, &error);
+    json_t *tree = rp_json_object_parse(json_string_value(arguments), json_string_length(arguments),
+                                        &limits, &error);
     struct rp_chat_value *value = rp_chat_values_from_json(values, tree ? tree : arguments);
     json_decref(tree);
     return value;

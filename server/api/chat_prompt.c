@@ -181,13 +181,14 @@ static bool check_kwargs(json_t *object, struct rp_http_error *error) {
 /* A call that could not be recognized would reach the client as text. */
 static bool check_tools(const struct rp_completion_params *params, const struct rp_serving *serving,
                         struct rp_http_error *error) {
+    const char *field = params->tools.legacy ? "functions" : "tools";
     if (params->tools.count == 0 || params->tools.choice == RP_TOOLS_NONE)
         return true;
     if (!rp_chat_template_uses(rp_chat_templates_pick(serving->templates, true), "tools"))
-        return rp_http_error_set(error, 400, "tools", "unsupported_parameter",
+        return rp_http_error_set(error, 400, field, "unsupported_parameter",
                                  "this model's chat template does not show tools to the model");
     if (!serving->dialect || rp_bound_dialect_row(serving->dialect)->shape == RP_CALL_NONE)
-        return rp_http_error_set(error, 400, "tools", "unsupported_parameter",
+        return rp_http_error_set(error, 400, field, "unsupported_parameter",
                                  "how this model writes tool calls is not known: start the server "
                                  "with --tool-call-parser");
     return true;

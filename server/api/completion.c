@@ -121,7 +121,9 @@ static void note_stop(struct rp_completion *c, struct rp_choice *choice, int32_t
 
 /* As OpenAI's: an answer that was to call one named tool has "stop". */
 static const char *stop_reason(const struct rp_completion *c, const struct rp_choice *choice) {
-    return choice->calls && !c->params.tools.named ? "tool_calls" : "stop";
+    if (!choice->calls || c->params.tools.named)
+        return "stop";
+    return c->params.tools.legacy ? "function_call" : "tool_calls";
 }
 
 /* The answer of a choice is complete. False: the client is gone. */
@@ -175,6 +177,8 @@ static void on_token(struct rp_completion *c, struct rp_choice *choice,
         note_stop(c, choice, event->token);
     if (event->is_stop && choice->splitter && !c->params.include_stop)
         rp_choice_split_stop(c, choice, event->token);
+    if (event->is_stop && !c->params.include_stop)
+        rp_choice_log_stop(c, choice, event);
     if (!event->is_stop || c->params.include_stop) {
         if (rp_choice_take_token(c, choice, event, &ended) != RP_OK) {
             rp_completion_fail_text(c, 503, "overloaded", "out of memory");

@@ -81,9 +81,10 @@ static bool compile(struct rp_completion *c, const struct rp_dialect_tool *tools
         .text_format = format};
     struct rp_buffer source = {.data = NULL};
     struct rp_error err = {.text = ""};
-    const char *field = has_text              ? params->grammar.field
-                        : params->tools.count ? "tools"
-                                              : "messages";
+    const char *field = has_text                   ? params->grammar.field
+                        : params->tools.count == 0 ? "messages"
+                        : params->tools.legacy     ? "functions"
+                                                   : "tools";
     int status = has_text && !format
                      ? RP_STATUS_NO_MEMORY
                      : rp_dialect_answer_grammar(c->server->serving.dialect, &spec, &source, &err);

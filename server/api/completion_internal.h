@@ -98,6 +98,9 @@ int rp_choice_take_token(struct rp_completion *c, struct rp_choice *choice,
  * whether one has ended the text. */
 void rp_choice_add_text(struct rp_completion *c, struct rp_choice *choice, const char *text,
                         size_t len);
+/* A token has ended the text and is no part of it. */
+void rp_choice_log_stop(struct rp_completion *c, struct rp_choice *choice,
+                        const struct rp_event *event);
 /* No token follows: releases the text that was held back. */
 void rp_choice_end_text(struct rp_completion *c, struct rp_choice *choice);
 

@@ -119,6 +119,14 @@ int rp_choice_take_token(struct rp_completion *c, struct rp_choice *choice,
     return RP_OK;
 }
 
+/* Completions show the probability of the token that ended the text, as other servers do: programs
+ * that score texts count on one entry for each token that was generated. */
+void rp_choice_log_stop(struct rp_completion *c, struct rp_choice *choice,
+                        const struct rp_event *event) {
+    if (c->params.api == RP_API_COMPLETIONS && c->params.logprobs >= 0)
+        rp_token_log_add(&choice->log, event->token, event, choice->text_bytes, choice->text_chars);
+}
+
 void rp_choice_end_text(struct rp_completion *c, struct rp_choice *choice) {
     if (choice->splitter) {
         rp_choice_split_end(c, choice);

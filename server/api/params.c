@@ -118,8 +118,8 @@ static const struct unsupported unsupported[] = {
     {"truncate_prompt_tokens", OFF_NEVER, BOTH, NULL},
     {"tools", OFF_EMPTY, TEXT, "tools are for /v1/chat/completions"},
     {"tool_choice", OFF_CHOICE, TEXT, "tools are for /v1/chat/completions"},
-    {"functions", OFF_EMPTY, BOTH, "use tools"},
-    {"function_call", OFF_CHOICE, BOTH, "use tool_choice"},
+    {"functions", OFF_EMPTY, TEXT, "tools are for /v1/chat/completions"},
+    {"function_call", OFF_CHOICE, TEXT, "tools are for /v1/chat/completions"},
     {"prompt_embeds", OFF_NEVER, BOTH, NULL},
     {"logits_processors", OFF_EMPTY, BOTH, NULL},
     {"messages", OFF_NEVER, TEXT, "/v1/completions requires a prompt"},
@@ -206,6 +206,8 @@ static const struct {
     {"spaces_between_special_tokens", BOTH},
     {"tools", CHAT},
     {"tool_choice", CHAT},
+    {"functions", CHAT},
+    {"function_call", CHAT},
     {"enable_thinking", CHAT},
     {"service_tier", CHAT},
     {"safety_identifier", CHAT},
@@ -261,6 +263,8 @@ static bool settle_chat(struct rp_completion_params *out, struct rp_http_error *
                                  "top_logprobs requires logprobs: true");
     if (out->chat_logprobs)
         out->logprobs = RP_MAX(out->top_logprobs, 0);
+    if (out->tools.legacy) /* a message has room for one function_call */
+        out->parallel_tool_calls = false;
     if (out->add_generation_prompt && out->continue_final_message)
         return rp_http_error_set(error, 400, "continue_final_message", "invalid_value",
                                  "continue_final_message requires add_generation_prompt: false");

@@ -2,6 +2,7 @@
  * biases, bad words, attention mask parameters, messages. */
 #include "attention/mask/mask.h"
 #include "base/memory.h"
+#include "server/api/legacy_functions.h"
 #include "server/api/params.h"
 
 #include <stdio.h>
@@ -264,6 +265,8 @@ static bool read_chat(json_t *root, struct rp_completion_params *out, struct rp_
         return rp_http_error_set(error, 400, "messages", out->prompt ? "invalid_type" : "missing",
                                  out->prompt ? "messages must be a non-empty list"
                                              : "messages is missing");
+    if (!rp_legacy_functions_convert(out->prompt, error))
+        return false;
     out->documents = rp_params_get(root, "documents");
     out->template_kwargs = rp_params_get(root, "chat_template_kwargs");
     out->enable_thinking = rp_params_get(root, "enable_thinking");

@@ -195,12 +195,6 @@ static bool skip_item(struct convert *c, const json_t *item, size_t index) {
     return true;
 }
 
-static bool refuse_reference(struct convert *c, const json_t *item, size_t index) {
-    (void)item;
-    return wrong(c, index, "",
-                 "refers to an item: send the item itself, or use previous_response_id");
-}
-
 static const struct {
     const char *type;
     bool (*read)(struct convert *c, const json_t *item, size_t index);
@@ -211,7 +205,6 @@ static const struct {
     {"custom_tool_call", read_call},
     {"function_call_output", read_output},
     {"custom_tool_call_output", read_output},
-    {"item_reference", refuse_reference},
     {"web_search_call", skip_item},
     {"file_search_call", skip_item},
     {"image_generation_call", skip_item},

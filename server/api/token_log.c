@@ -200,10 +200,11 @@ static void write_chat_token(struct rp_buffer *out, const struct rp_token_style 
     rp_buffer_puts(out, "]");
 }
 
-void rp_token_log_chat(struct rp_token_log *log, const struct rp_token_style *style,
-                       struct rp_buffer *out) {
+void rp_token_log_chat(const struct rp_token_log *before, struct rp_token_log *log,
+                       const struct rp_token_style *style, struct rp_buffer *out) {
     struct rp_logprob top[RP_LOGPROBS_MAX];
     uint32_t written = 0;
+    (void)before;
     rp_buffer_puts(out, "{\"content\":[");
     while (log->sent < log->ready) {
         struct entry entry = read_entry(log, &log->sent, top);

@@ -41,9 +41,10 @@ struct rp_token_style {
  * none) and for the ready, unsent entries of log, which are then marked as sent. */
 void rp_token_log_completion(const struct rp_token_log *before, struct rp_token_log *log,
                              const struct rp_token_style *style, struct rp_buffer *out);
-/* Chat: {"content":[...],"refusal":null}. */
-void rp_token_log_chat(struct rp_token_log *log, const struct rp_token_style *style,
-                       struct rp_buffer *out);
+/* Chat: {"content":[...],"refusal":null}, with the ready, unsent entries. before: not used, because
+ * chats have no echo. */
+void rp_token_log_chat(const struct rp_token_log *before, struct rp_token_log *log,
+                       const struct rp_token_style *style, struct rp_buffer *out);
 /* prompt_logprobs in vLLM's format: [null,{"17":{"logprob","rank","decoded_token"}},...]. */
 void rp_token_log_prompt(const struct rp_token_log *log, const struct rp_token_style *style,
                          struct rp_buffer *out);

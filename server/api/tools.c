@@ -6,14 +6,18 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool wrong(struct rp_http_error *error, size_t index, const char *member, const char *what) {
+/* place: "tools[3]" or "functions[3]", with or without a member. */
+static bool wrong(struct rp_http_error *error, const char *place, const char *member,
+                  const char *what) {
     char name[64];
-    snprintf(name, sizeof name, "tools[%zu]%s", index, member);
+    snprintf(name, sizeof name, "%s%s", place, member);
     return rp_http_error_set(error, 400, name, "invalid_value", "%s %s", name, what);
 }
 
-static bool wrong_choice(struct rp_http_error *error, const char *what) {
-    return rp_http_error_set(error, 400, "tool_choice", "invalid_value", "tool_choice %s", what);
+static bool wrong_choice(const struct rp_tools *tools, struct rp_http_error *error,
+                         const char *what) {
+    const char *field = tools->legacy ? "function_call" : "tool_choice";
+    return rp_http_error_set(error, 400, field, "invalid_value", "%s %s", field, what);
 }
 
 static bool no_memory(struct rp_http_error *error) {
@@ -27,7 +31,7 @@ static bool is_type(const json_t *object, const char *type) {
 
 /* --- One tool -------------------------------------------------------------------------------- */
 
-static bool check_name(const json_t *name, size_t index, const char *member,
+static bool check_name(const json_t *name, const char *place, const char *member,
                        struct rp_http_error *error) {
     const char *text = json_string_value(name);
     size_t len = json_string_length(name);
@@ -36,26 +40,26 @@ static bool check_name(const json_t *name, size_t index, const char *member,
         ok = (text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z') ||
              (text[i] >= '0' && text[i] <= '9') || strchr("_-.:/", text[i]);
     return ok ||
-           wrong(error, index, member, "must be 1 to 128 letters, digits or characters of _-.:/");
+           wrong(error, place, member, "must be 1 to 128 letters, digits or characters of _-.:/");
 }
 
-static bool check_function(const json_t *function, size_t index, struct rp_http_error *error) {
+static bool check_function(const json_t *function, const char *place, struct rp_http_error *error) {
     const json_t *parameters = json_object_get(function, "parameters");
     const json_t *strict = json_object_get(function, "strict");
     const json_t *description = json_object_get(function, "description");
     if (!json_is_object(function))
-        return wrong(error, index, ".function", "must be an object");
-    if (!check_name(json_object_get(function, "name"), index, ".function.name", error))
+        return wrong(error, place, "", "must be an object");
+    if (!check_name(json_object_get(function, "name"), place, ".name", error))
         return false;
     if (description && !json_is_null(description) && !json_is_string(description))
-        return wrong(error, index, ".function.description", "must be a string");
+        return wrong(error, place, ".description", "must be a string");
     if (strict && !json_is_null(strict) && !json_is_boolean(strict))
-        return wrong(error, index, ".function.strict", "must be true or false");
+        return wrong(error, place, ".strict", "must be true or false");
     if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
-        return wrong(error, index, ".function.parameters", "must be a JSON Schema, an object");
+        return wrong(error, place, ".parameters", "must be a JSON Schema, an object");
     if (json_is_object(parameters) &&
         json_dumpb(parameters, NULL, 0, JSON_COMPACT) > RP_TOOL_SCHEMA_MAX)
-        return wrong(error, index, ".function.parameters", "accepts up to 256 KiB");
+        return wrong(error, place, ".parameters", "accepts up to 256 KiB");
     return true;
 }
 
@@ -76,19 +80,19 @@ static json_t *custom_input(const json_t *format) {
 }
 
 /* The function that stands in for a custom tool. NULL with *error. */
-static json_t *convert_custom(json_t *tool, size_t index, struct rp_http_error *error) {
+static json_t *convert_custom(json_t *tool, const char *place, struct rp_http_error *error) {
     json_t *custom = json_object_get(tool, "custom");
     json_t *description = json_object_get(custom, "description");
     json_t *format = json_object_get(custom, "format");
     if (!json_is_object(custom)) {
-        wrong(error, index, ".custom", "must be an object");
+        wrong(error, place, ".custom", "must be an object");
         return NULL;
     }
-    if (!check_name(json_object_get(custom, "name"), index, ".custom.name", error))
+    if (!check_name(json_object_get(custom, "name"), place, ".custom.name", error))
         return NULL;
     if (format && !json_is_null(format) && !is_type(format, "text") &&
         !is_type(format, "grammar")) {
-        wrong(error, index, ".custom.format", "must have the type text or grammar");
+        wrong(error, place, ".custom.format", "must have the type text or grammar");
         return NULL;
     }
     json_t *function = json_pack(
@@ -101,17 +105,40 @@ static json_t *convert_custom(json_t *tool, size_t index, struct rp_http_error *
     return function;
 }
 
+/* The tool as the template gets it, always a function. NULL with *error. */
+static json_t *show_tool(json_t *tool, bool legacy, const char *place,
+                         struct rp_http_error *error) {
+    char member[48];
+    snprintf(member, sizeof member, "%s.function", place);
+    if (legacy) {
+        if (!check_function(tool, place, error))
+            return NULL;
+        json_t *shown = json_pack("{s:s,s:O}", "type", "function", "function", tool);
+        if (!shown)
+            no_memory(error);
+        return shown;
+    }
+    if (!json_is_object(tool)) {
+        wrong(error, place, "", "must be an object");
+        return NULL;
+    }
+    if (is_type(tool, "custom"))
+        return convert_custom(tool, place, error);
+    if (!is_type(tool, "function")) {
+        wrong(error, place, ".type", "must be function or custom");
+        return NULL;
+    }
+    return check_function(json_object_get(tool, "function"), member, error) ? json_incref(tool)
+                                                                            : NULL;
+}
+
 /* Appends the tool to out->list. */
 static bool add_tool(struct rp_tools *out, json_t *tool, size_t index,
                      struct rp_http_error *error) {
-    bool custom = is_type(tool, "custom");
-    if (!json_is_object(tool))
-        return wrong(error, index, "", "must be an object");
-    if (!custom && !is_type(tool, "function"))
-        return wrong(error, index, ".type", "must be function or custom");
-    if (!custom && !check_function(json_object_get(tool, "function"), index, error))
-        return false;
-    json_t *shown = custom ? convert_custom(tool, index, error) : json_incref(tool);
+    char place[32];
+    snprintf(place, sizeof place, "%s[%zu]", out->legacy ? "functions" : "tools", index);
+    bool custom = !out->legacy && is_type(tool, "custom");
+    json_t *shown = show_tool(tool, out->legacy, place, error);
     if (!shown)
         return false;
     if (json_array_append_new(out->list, shown) != 0)
@@ -121,7 +148,7 @@ static bool add_tool(struct rp_tools *out, json_t *tool, size_t index,
     const char *name = json_string_value(json_object_get(function, "name"));
     for (uint32_t i = 0; i < out->count; i++)
         if (strcmp(out->tools[i].name, name) == 0)
-            return wrong(error, index, "", "has the name of an earlier tool");
+            return wrong(error, place, "", "has the name of an earlier tool");
     out->tools[out->count] = (struct rp_dialect_tool){
         .name = name, .parameters = json_is_object(parameters) ? parameters : NULL};
     out->custom[out->count] = custom;
@@ -131,19 +158,20 @@ static bool add_tool(struct rp_tools *out, json_t *tool, size_t index,
 }
 
 static bool read_list(json_t *value, struct rp_tools *out, struct rp_http_error *error) {
+    const char *field = out->legacy ? "functions" : "tools";
     size_t i;
     json_t *tool;
     if (!json_is_array(value))
-        return rp_http_error_set(error, 400, "tools", "invalid_type", "tools must be a list");
+        return rp_http_error_set(error, 400, field, "invalid_type", "%s must be a list", field);
     if (json_array_size(value) == 0)
         return true;
     if (json_array_size(value) > RP_TOOLS_MAX)
-        return rp_http_error_set(error, 400, "tools", "out_of_range",
-                                 "tools accepts up to %d tools", RP_TOOLS_MAX);
+        return rp_http_error_set(error, 400, field, "out_of_range", "%s accepts up to %d tools",
+                                 field, RP_TOOLS_MAX);
     out->bytes = json_dumpb(value, NULL, 0, JSON_COMPACT);
     if (out->bytes > RP_TOOLS_BYTES_MAX)
-        return rp_http_error_set(error, 400, "tools", "out_of_range",
-                                 "tools accepts up to 2 MiB of JSON");
+        return rp_http_error_set(error, 400, field, "out_of_range",
+                                 "%s accepts up to 2 MiB of JSON", field);
     out->list = json_array();
     out->tools = rp_calloc(json_array_size(value), sizeof *out->tools);
     out->custom = rp_calloc(json_array_size(value), sizeof *out->custom);
@@ -180,7 +208,9 @@ static bool allow(struct rp_tools *out, const char *name, struct rp_http_error *
         out->custom[out->callable++] = custom;
         return true;
     }
-    return wrong_choice(error, "names a tool that is not in tools");
+    return wrong_choice(out, error,
+                        out->legacy ? "names a function that is not in functions"
+                                    : "names a tool that is not in tools");
 }
 
 static bool read_allowed(const json_t *value, struct rp_tools *out, struct rp_http_error *error) {
@@ -192,9 +222,9 @@ static bool read_allowed(const json_t *value, struct rp_tools *out, struct rp_ht
     json_t *item;
     bool required = mode && strcmp(mode, "required") == 0;
     if (!required && (!mode || strcmp(mode, "auto") != 0))
-        return wrong_choice(error, "must have allowed_tools with the mode auto or required");
+        return wrong_choice(out, error, "must have allowed_tools with the mode auto or required");
     if (json_array_size(list) == 0 || json_array_size(list) > RP_TOOLS_MAX)
-        return wrong_choice(error, "must have allowed_tools with a list of up to 512 tools");
+        return wrong_choice(out, error, "must have allowed_tools with a list of up to 512 tools");
     out->callable = 0;
     out->choice = required ? RP_TOOLS_REQUIRED : RP_TOOLS_AUTO;
     json_array_foreach(list, i, item) if (!allow(out, named_tool(item), error)) return false;
@@ -208,35 +238,67 @@ static bool read_word(const char *word, struct rp_tools *out, struct rp_http_err
         if (strcmp(word, words[i]) != 0)
             continue;
         if (choices[i] == RP_TOOLS_REQUIRED && out->count == 0)
-            return wrong_choice(error, "requires tools");
+            return wrong_choice(out, error, "requires tools");
         if (out->count)
             out->choice = choices[i];
         return true;
     }
-    return wrong_choice(error, "must be none, auto, required, or an object that names a tool");
+    return wrong_choice(out, error, "must be none, auto, required, or an object that names a tool");
+}
+
+static bool read_named(const char *name, struct rp_tools *out, struct rp_http_error *error) {
+    out->callable = 0;
+    out->choice = RP_TOOLS_REQUIRED;
+    out->named = true;
+    return allow(out, name, error);
 }
 
 static bool read_choice(const json_t *value, struct rp_tools *out, struct rp_http_error *error) {
     if (json_is_string(value))
         return read_word(json_string_value(value), out, error);
     if (out->count == 0)
-        return wrong_choice(error, "requires tools");
+        return wrong_choice(out, error, "requires tools");
     if (is_type(value, "allowed_tools"))
         return read_allowed(value, out, error);
     if (!is_type(value, "function") && !is_type(value, "custom"))
-        return wrong_choice(error,
+        return wrong_choice(out, error,
                             "must be none, auto, required, or an object of the type function, "
                             "custom or allowed_tools");
-    out->callable = 0;
-    out->choice = RP_TOOLS_REQUIRED;
-    out->named = true;
-    return allow(out, named_tool(value), error);
+    return read_named(named_tool(value), out, error);
+}
+
+/* The older function_call: none, auto, or {"name"}. */
+static bool read_function_call(const json_t *value, struct rp_tools *out,
+                               struct rp_http_error *error) {
+    const char *word = json_string_value(value);
+    if (word && strcmp(word, "none") != 0 && strcmp(word, "auto") != 0)
+        return wrong_choice(out, error, "must be none, auto, or an object with a function's name");
+    if (word)
+        return read_word(word, out, error);
+    if (out->count == 0)
+        return wrong_choice(out, error, "requires functions");
+    return read_named(named_tool(value), out, error);
+}
+
+/* An empty list is the same as none. */
+static bool is_given(const json_t *list) {
+    return list && !(json_is_array(list) && json_array_size(list) == 0);
 }
 
 bool rp_tools_read(json_t *root, struct rp_tools *out, struct rp_http_error *error) {
     json_t *list = rp_params_get(root, "tools"), *choice = rp_params_get(root, "tool_choice");
+    json_t *functions = rp_params_get(root, "functions");
+    json_t *called = rp_params_get(root, "function_call");
     memset(out, 0, sizeof *out);
-    return (!list || read_list(list, out, error)) && (!choice || read_choice(choice, out, error));
+    out->legacy = is_given(functions) || (called && !is_given(list));
+    if (!out->legacy)
+        return (!list || read_list(list, out, error)) &&
+               (!choice || read_choice(choice, out, error));
+    if (is_given(list))
+        return rp_http_error_set(error, 400, "functions", "invalid_value",
+                                 "functions and tools cannot be combined: send tools alone");
+    return (!functions || read_list(functions, out, error)) &&
+           (!called || read_function_call(called, out, error));
 }
 
 void rp_tools_deinit(struct rp_tools *tools) {

@@ -1,4 +1,5 @@
-/* tools.h - the tools of a chat request: `tools`, `tool_choice`, `parallel_tool_calls`.
+/* tools.h - the tools of a chat request: `tools` and `tool_choice`, or their older form,
+ * `functions` and `function_call`.
  *
  * A custom tool (free text in place of JSON arguments) is shown to the model as a function with one
  * string, `input`; the answer gives the string's text back (custom_input.h).
@@ -27,9 +28,10 @@ struct rp_tools {
     enum rp_tool_choice choice;
     bool named;  /* tool_choice names the one tool to call */
     bool strict; /* a tool has strict: true */
+    bool legacy; /* the fields were functions and function_call: answers have their form, too */
 };
 
-/* Reads both fields of the request. False with *error; deinit is legal then. */
+/* Reads the fields of the request. False with *error; deinit is legal then. */
 bool rp_tools_read(json_t *root, struct rp_tools *out, struct rp_http_error *error);
 void rp_tools_deinit(struct rp_tools *tools);
 /* Whether the tool of this name is a custom one. */

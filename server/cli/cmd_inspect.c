@@ -82,6 +82,36 @@ static void print_blocks(const struct rp_model *model, struct rp_buffer *out) {
                      model->dtype == RP_DTYPE_BF16 ? "8 bits" : "f32");
 }
 
+/* Bytes of weights that one token alone reads: of the experts' matrices those that it uses, of the
+ * embedding a row. */
+static uint64_t bytes_per_token(const struct inspection *in) {
+    const struct rp_bucket one = {.tokens = 1, .rows = 1, .logit_rows = 1, .decode = true};
+    const struct rp_program *program = &in->program;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < program->op_count; i++)
+        if (program->ops[i].weight)
+            bytes += rp_op_cost(program, &program->ops[i], &one, in->config.kv_dtype, 0).bytes_read;
+    return bytes;
+}
+
+static void print_experts(const struct inspection *in, struct rp_buffer *out) {
+    const struct rp_model_experts *experts = &in->model.config.experts;
+    uint32_t layers = 0;
+    for (uint32_t i = 0; i < in->model.config.layers; i++)
+        layers += rp_model_has_experts(&in->model.config, i);
+    if (layers == 0)
+        return;
+    rp_buffer_printf(out, "experts        %u of %u a token in %u layers, intermediate %u",
+                     experts->used, experts->count, layers, experts->intermediate);
+    if (experts->shared)
+        rp_buffer_printf(out, ", a shared one of %u", experts->shared);
+    if (experts->groups > 1)
+        rp_buffer_printf(out, ", from %u of %u groups", experts->groups_used, experts->groups);
+    rp_buffer_printf(out, "\nactive         %.1f M parameters, %.1f MiB of weights a token alone\n",
+                     (double)rp_model_active_parameter_count(&in->model) * 1e-6,
+                     (double)bytes_per_token(in) / (1 << 20));
+}
+
 static void print_model(const struct inspection *in, struct rp_buffer *out) {
     const struct rp_model_config *config = &in->model.config;
     rp_buffer_printf(out, "model          %s\n", in->dir);
@@ -97,6 +127,7 @@ static void print_model(const struct inspection *in, struct rp_buffer *out) {
     rp_buffer_printf(out, "layers         %u, hidden %u, intermediate %u, vocabulary %u%s\n",
                      config->layers, config->hidden, config->intermediate, config->vocab,
                      config->tied ? ", tied head" : "");
+    print_experts(in, out);
     rp_buffer_printf(out, "attention      %u heads of %u, %u KV heads", config->heads,
                      config->head_dim, config->kv_heads);
     uint32_t windows = 0;
@@ -149,6 +180,13 @@ static void print_json(const struct inspection *in, struct rp_buffer *out) {
     rp_json_uint(&json, "layers", config->layers);
     rp_json_uint(&json, "hidden_size", config->hidden);
     rp_json_uint(&json, "intermediate_size", config->intermediate);
+    if (config->experts.count) {
+        rp_json_uint(&json, "experts", config->experts.count);
+        rp_json_uint(&json, "experts_per_token", config->experts.used);
+        rp_json_uint(&json, "expert_intermediate_size", config->experts.intermediate);
+        rp_json_uint(&json, "active_parameters", rp_model_active_parameter_count(&in->model));
+        rp_json_uint(&json, "weight_bytes_per_token", bytes_per_token(in));
+    }
     rp_json_uint(&json, "heads", config->heads);
     rp_json_uint(&json, "kv_heads", config->kv_heads);
     rp_json_uint(&json, "head_dim", config->head_dim);

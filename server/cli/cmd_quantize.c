@@ -137,6 +137,8 @@ static int open_trial(struct trial *trial, const char *dir, const struct quantiz
     int status = rp_command_text(dir, options->calibrate, &trial->ids, err);
     if (status == RP_OK)
         status = rp_model_load(dir, RP_MODEL_DTYPE_AUTO, 0, NULL, NULL, &trial->model, err);
+    if (status == RP_OK && trial->model.config.experts.count)
+        status = rp_quant_write_no_experts(dir, err);
     if (status == RP_OK)
         status = cut_text(trial, options, text, err);
     if (status == RP_OK && is_gptq(options))

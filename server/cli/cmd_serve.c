@@ -98,6 +98,7 @@ static void describe(struct serve *serve, const char *model_arg, const char *dir
     rp_serve_model_name(&serve->options, model_arg, dir, serve->name, sizeof serve->name);
     *out =
         (struct rp_serving){.engine = serve->stack.engine,
+                            .kv_events = rp_engine_kv_events(serve->stack.engine),
                             .has_driver = strcmp(serve->stack.selection.backend->name, "cpu") != 0,
                             .power = serve->power,
                             .tokenizer = serve->stack.tokenizer,
@@ -228,8 +229,10 @@ int rp_cmd_serve(int argc, char **argv) {
     status = rp_serve_config(&serve.options, &serve.auth, &config, &err);
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
+    if (config.kv_events.enabled)
+        serve.options.engine.kv_event_capacity = config.kv_events.max_queue_size;
     status = rp_server_create(&config, &serve.server, &err);
-    if (status == RP_STATUS_IN_USE)
+    if (status == RP_STATUS_IN_USE && !*err.hint)
         rp_error_hint(&err, "stop the process that uses it, or try --port %u", config.port + 1);
     if (status != RP_OK)
         return rp_fail(status == RP_STATUS_IN_USE ? RP_EXIT_PORT

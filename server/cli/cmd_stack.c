@@ -117,6 +117,7 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
         .max_num_batched_tokens = options->max_num_batched_tokens,
         .max_model_len = options->max_model_len,
         .queue_capacity = options->max_num_queued_reqs,
+        .kv_event_capacity = options->kv_event_capacity,
         .kv_cache_bytes = options->kv_cache_memory_bytes,
         .page_count_override = options->num_gpu_blocks_override,
         .memory_utilization = options->gpu_memory_utilization,

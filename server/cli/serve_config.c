@@ -73,11 +73,6 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
         rp_error_hint(err, "add --api-key-file FILE, or --insecure-no-auth on a trusted network");
         return status;
     }
-    if (options->metrics_on_main && exposed && out_auth->count == 0) {
-        status = rp_error_set(err, RP_STATUS_INVALID, "--metrics-on-main requires an API key");
-        rp_error_hint(err, "add --api-key-file FILE; Prometheus sends it with authorization:");
-        return status;
-    }
     if (is_set(options->trace_dir) && (!options->trace_seconds || !options->trace_mib))
         return rp_error_set(err, RP_STATUS_INVALID,
                             "--trace-dir requires recording: --trace-seconds and --trace-mib "
@@ -96,6 +91,7 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     out_config->admin_port = options->admin_port ? (int32_t)options->admin_port : -1;
     out_config->max_connections = options->max_connections;
     out_config->shutdown_timeout_ms = (uint32_t)(options->shutdown_timeout_s * 1000.0);
+    out_config->drain_delay_ms = (uint32_t)(options->drain_delay_s * 1000.0);
     out_config->request_timeout_ns = (uint64_t)(options->request_timeout_s * 1e9);
     out_config->queue_timeout_ns = (uint64_t)(options->queue_timeout_s * 1e9);
     out_config->watchdog_ms = (uint32_t)(options->engine.watchdog_timeout_s * 1000.0);
@@ -131,6 +127,12 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
                                                .flush_s = OTLP_FLUSH_S};
     if ((status = rp_otlp_check(&out_config->otlp, err)) != RP_OK)
         return status;
+    if ((status = rp_kv_config_parse(options->kv_events_config, &out_config->kv_events, err)) !=
+        RP_OK)
+        return status;
+    if (out_config->kv_events.enabled && !options->engine.enable_prefix_caching)
+        return rp_error_set(err, RP_STATUS_INVALID,
+                            "--kv-events-config: requires --enable-prefix-caching");
     out_config->recorder.seconds = options->trace_seconds;
     out_config->recorder.mib = options->trace_mib;
     return RP_OK;

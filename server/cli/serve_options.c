@@ -56,7 +56,7 @@ static const struct rp_flag serve_flags[] = {
     {"tls-key", RP_FLAG_TEXT, AT(tls_key), "FILE", 0, 0, NULL,
      "private key of --tls-cert (PEM, mode 600)"},
     {"metrics-on-main", RP_FLAG_SWITCH, AT(metrics_on_main), NULL, 0, 0, NULL,
-     "serve /metrics, with a key, also when --host is not loopback"},
+     "serve /metrics also when --host is not loopback; with a key, if there are keys"},
     {"ollama", RP_FLAG_SWITCH, AT(ollama), NULL, 0, 0, NULL,
      "also serve Ollama's API: /api/chat, /api/generate, /api/tags, /api/show, /api/ps"},
     {"responses-store", RP_FLAG_SIZE, AT(responses_store_bytes), "SIZE", 0, 1e15, "64M",
@@ -68,6 +68,9 @@ static const struct rp_flag serve_flags[] = {
      "maximum open connections"},
     {"shutdown-timeout", RP_FLAG_REAL, AT(shutdown_timeout_s), "SECONDS", 0, 86400, "30",
      "how long SIGTERM waits for requests in flight"},
+    {"drain-delay", RP_FLAG_REAL, AT(drain_delay_s), "SECONDS", 0, 86400, "0",
+     "how long requests are still accepted after SIGTERM, while /health/ready is 503 so that "
+     "gateways send them elsewhere"},
     {"timeout-keep-alive", RP_FLAG_REAL, AT(timeout_keep_alive_s), "SECONDS", 1, 86400, "75",
      "idle connections are closed after this"},
     {"price-per-hour", RP_FLAG_REAL, AT(price_per_hour), "PRICE", 0, 1e9, "0",
@@ -110,6 +113,9 @@ static const struct rp_flag serve_flags[] = {
      "share of requests without traceparent that is sent; others follow its sampled flag"},
     {"otlp-metrics-interval", RP_FLAG_REAL, AT(otlp_interval_s), "SECONDS", 0, 86400, "10",
      "time between two posts of metrics; 0: none"},
+    {"kv-events-config", RP_FLAG_TEXT, AT(kv_events_config), "JSON", 0, 0, NULL,
+     "publish changes of the prefix cache over ZeroMQ, as vLLM does: "
+     "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:5557\"}"},
     {"core-dumps", RP_FLAG_SWITCH, AT(core_dumps), NULL, 0, 0, NULL,
      "allow core dumps, which contain prompts; the limit of the shell applies"},
     {"sandbox", RP_FLAG_CHOICE, AT(sandbox), "auto|on|off", 0, 0, "auto",

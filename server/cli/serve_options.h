@@ -34,6 +34,7 @@ struct rp_engine_options {
     const char *debug_fault, *debug_plant;
     uint32_t profile_every;
     bool enable_prefix_caching, enforce_eager, disable_fusion, nvtx;
+    uint32_t kv_event_capacity; /* no flag: from --kv-events-config */
     const char *attention_mask; /* only for commands with RP_MASK_FLAGS */
     bool allow_noncausal;
 };
@@ -51,9 +52,10 @@ struct rp_serve_options {
     const char *cpu_affinity, *numa;
     uint32_t trace_dir_mib, trace_interval_s, trace_preemptions;
     double trace_dump_seconds, slow_step_factor;
-    double shutdown_timeout_s, timeout_keep_alive_s, request_timeout_s, queue_timeout_s;
+    double shutdown_timeout_s, drain_delay_s, timeout_keep_alive_s, request_timeout_s,
+        queue_timeout_s;
     double price_per_hour;
-    const char *rapl_dir, *otlp_endpoint;
+    const char *rapl_dir, *otlp_endpoint, *kv_events_config;
     double otlp_sample_ratio, otlp_interval_s;
     double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
     const char *model_alias;

@@ -193,7 +193,7 @@ static const char *date_field(struct rp_server *server) {
 /* The status line and the header fields of every answer. */
 static void begin_reply(struct rp_conn *conn, int status) {
     struct rp_buffer *out = &conn->out[conn->filling];
-    if (conn->server->phase >= RP_SERVER_DRAINING)
+    if (conn->server->phase >= RP_SERVER_LEAVING)
         conn->keep_alive = false;
     conn->reply_begun = true;
     conn->status = (uint16_t)status;

@@ -130,8 +130,8 @@ static void explain(const char *body, size_t len, const json_error_t *error,
                       (int)message_len(error->text), error->text, error->line, error->column);
 }
 
-json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_limits *limits,
-                           struct rp_http_error *out_error) {
+json_t *rp_json_object_parse(const char *body, size_t len, const struct rp_http_limits *limits,
+                             struct rp_http_error *out_error) {
     json_error_t error;
     const char *key;
     size_t key_len;
@@ -155,7 +155,8 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
     parse.limit_bytes = limits->json_bytes;
     parse.total_limit_bytes = limits->json_live_bytes;
     parse.active = true;
-    json_t *root = rp_json_parse(body, len, JSON_REJECT_DUPLICATES, &error, &no_memory);
+    json_t *root =
+        rp_json_parse(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error, &no_memory);
     parse.active = false;
     if (parse.limit_met || parse.total_met) {
         json_decref(root);
@@ -176,6 +177,47 @@ json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_li
         rp_http_error_set(out_error, 400, NULL, "invalid_json", "the body must be a JSON object");
         json_decref(root);
         root = NULL;
+    }
+    return root;
+}
+
+/* Whether a string of the tree contains U+0000. Recurses as deep as the parser allowed. */
+static bool has_nul(const json_t *value) {
+    const char *key;
+    size_t i;
+    json_t *item;
+    bool found = json_is_string(value) &&
+                 memchr(json_string_value(value), '\0', json_string_length(value)) != NULL;
+    if (json_is_array(value))
+        json_array_foreach(value, i, item) found = found || has_nul(item);
+    json_object_foreach((json_t *)(uintptr_t)value, key, item) found = found || has_nul(item);
+    return found;
+}
+
+/* Fields of the APIs that are text for the model. */
+static bool is_conversation(const char *field) {
+    static const char *const names[] = {"prompt", "messages", "input", "instructions", "system"};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(names); i++)
+        if (strcmp(field, names[i]) == 0)
+            return true;
+    return false;
+}
+
+json_t *rp_json_body_parse(const char *body, size_t len, const struct rp_http_limits *limits,
+                           struct rp_http_error *error) {
+    static const char escape[] = "\\u0000";
+    const char *key;
+    json_t *value, *root = rp_json_object_parse(body, len, limits, error);
+    if (!root || !memmem(body, len, escape, sizeof escape - 1))
+        return root;
+    json_object_foreach(root, key, value) {
+        if (is_conversation(key) || !has_nul(value))
+            continue;
+        rp_http_error_set(error, 400, strlen(key) < sizeof error->param ? key : NULL,
+                          "invalid_json",
+                          "the body contains \\u0000 in a field that is not a message or prompt");
+        json_decref(root);
+        return NULL;
     }
     return root;
 }

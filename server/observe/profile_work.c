@@ -58,6 +58,45 @@ static void write_choice(struct rp_json *json, const char *key, const char *choi
     rp_json_string_len(json, key, text, len);
 }
 
+/* Means since start, over layers with experts and steps. */
+struct expert_means {
+    double rows, touched,
+        imbalance; /* a touched expert's rows; experts with rows; fullest / mean */
+};
+
+static uint64_t count_of(const struct rp_histogram *histogram) {
+    uint64_t count = 0;
+    for (uint32_t i = 0; i <= histogram->bound_count; i++)
+        count += atomic_load_explicit(&((struct rp_histogram *)histogram)->buckets[i],
+                                      memory_order_relaxed);
+    return count;
+}
+
+/* false: no layer with experts has run. */
+static bool expert_means(const struct rp_engine *engine, struct expert_means *out) {
+    const struct rp_engine_metrics *metrics = rp_engine_metrics(engine);
+    double layers = (double)rp_counter_read(&metrics->expert_layer_steps);
+    uint64_t touched = count_of(&metrics->expert_rows);
+    if (layers == 0 || touched == 0)
+        return false;
+    *out =
+        (struct expert_means){.rows = rp_histogram_sum(&metrics->expert_rows) / (double)touched,
+                              .touched = (double)touched / layers,
+                              .imbalance = rp_histogram_sum(&metrics->expert_imbalance) / layers};
+    return true;
+}
+
+static void write_experts(const struct rp_engine *engine, struct rp_json *json) {
+    struct expert_means means;
+    if (!expert_means(engine, &means))
+        return;
+    rp_json_object_begin(json, "experts");
+    rp_json_double(json, "rows_mean", means.rows);
+    rp_json_double(json, "touched_mean", means.touched);
+    rp_json_double(json, "imbalance_mean", means.imbalance);
+    rp_json_object_end(json);
+}
+
 bool rp_profile_work_members(const struct rp_engine *engine, const struct rp_profile_query *query,
                              uint32_t row_limit, struct rp_json *json) {
     struct rp_profile_table table;
@@ -67,6 +106,7 @@ bool rp_profile_work_members(const struct rp_engine *engine, const struct rp_pro
         write_choice(json, "sort_by", rp_profile_sort_choices, query->sort);
         write_choice(json, "phase", rp_profile_phase_choices, query->phase);
         rp_profile_write_json(&table, row_limit, json);
+        write_experts(engine, json);
     }
     rp_profile_table_deinit(&table);
     return status == RP_OK;
@@ -80,6 +120,13 @@ void rp_profile_work_write(struct rp_profile_work *work, int status,
         rp_profile_write_csv(table, work->view.row_limit, &work->out);
     else
         rp_profile_write_text(table, work->view.row_limit, &work->out);
+    struct expert_means means;
+    if (status == RP_OK && work->view.format == RP_PROFILE_TEXT &&
+        expert_means(work->engine, &means))
+        rp_buffer_printf(&work->out,
+                         "experts since start: %.1f of a layer have rows in a step, %.1f each; the "
+                         "fullest has %.2f times the mean of all\n",
+                         means.touched, means.rows, means.imbalance);
     rp_profile_table_deinit(table);
 }
 

@@ -177,6 +177,15 @@ static const struct single of_engine[] = {
              "this program."),
      AT(invariant_violations)},
 };
+static const struct single of_experts[] = {
+    {HISTOGRAM("reprise_expert_rows", NULL,
+               "Rows of an expert in one layer of a step, of experts that had any."),
+     AT(expert_rows)},
+    {HISTOGRAM("reprise_expert_imbalance_ratio", "ratio",
+               "Rows of the fullest expert divided by the mean of all experts, for each layer of a "
+               "step: 1 is even."),
+     AT(expert_imbalance)},
+};
 static const struct rp_metric_family pages =
     GAUGE("reprise_kv_pages", NULL,
           "KV pages by state: free ones are empty, held ones belong to admitted requests, cached "
@@ -219,6 +228,8 @@ static void add_engine(const struct rp_engine_metrics *e, struct rp_registry *r)
         [RP_MEMORY_SLOTS] = "kind=\"slots\"",
         [RP_MEMORY_KV] = "kind=\"kv\""};
     add_singles(of_engine, RP_ARRAY_COUNT(of_engine), e, r);
+    if (e->expert_rows.bounds)
+        add_singles(of_experts, RP_ARRAY_COUNT(of_experts), e, r);
     rp_registry_add(r, &pages, "state=\"free\"", &e->pages_free);
     rp_registry_add(r, &pages, "state=\"held\"", &e->pages_held);
     rp_registry_add(r, &pages, "state=\"cached\"", &e->pages_cached);

@@ -134,6 +134,8 @@ static const struct {
     {GAUGE("num_requests_waiting_by_reason", "Number of waiting requests by reason."),
      collect_reasons},
     {GAUGE("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage."), collect_kv_usage},
+    /* its former name, which older endpoint pickers read */
+    {GAUGE("gpu_cache_usage_perc", "The same as vllm:kv_cache_usage_perc."), collect_kv_usage},
     {GAUGE("engine_sleep_state", "Engine sleep state; this engine never sleeps."), collect_sleep},
     {FAMILY("cache_config_info", RP_METRIC_INFO, "Information of the KV cache's configuration."),
      collect_cache_config},

@@ -251,13 +251,14 @@ static void drain(struct answer *answers, uint32_t count) {
     }
 }
 
+static enum rp_dtype alone_done = RP_DTYPE_I32;
+
 /* Fills `alone` when a test first needs it with pages of this type. */
 static void run_alone_with(enum rp_dtype kv_dtype) {
-    static enum rp_dtype done = RP_DTYPE_I32;
     struct rp_engine_config config = config_default();
-    if (done == kv_dtype)
+    if (alone_done == kv_dtype)
         return;
-    done = config.kv_dtype = kv_dtype;
+    alone_done = config.kv_dtype = kv_dtype;
     config.max_num_seqs = 1;
     config.device.threads = 1;
     config.prefix_cache = config.run_ahead = false;
@@ -352,6 +353,72 @@ static void test_64_streams_equal_each_one_alone(void **state) {
         if (small)
             assert_true(preemptions > 0);
     }
+}
+
+/* A layer with an MLP, then one with experts in groups and a shared expert. */
+static const struct rp_model_config experts_config = {.family = RP_FAMILY_GLM4_MOE,
+                                                      .hidden = 64,
+                                                      .intermediate = 96,
+                                                      .layers = 3,
+                                                      .heads = 4,
+                                                      .kv_heads = 2,
+                                                      .head_dim = 24,
+                                                      .vocab = 600,
+                                                      .max_position = 256,
+                                                      .norm_eps = 1e-5f,
+                                                      .rope = {.theta = 10000.0},
+                                                      .bos_id = RP_ID_NONE,
+                                                      .experts = {.count = 12,
+                                                                  .used = 3,
+                                                                  .intermediate = 48,
+                                                                  .shared = 32,
+                                                                  .score = RP_ROUTE_SIGMOID,
+                                                                  .bias = true,
+                                                                  .renormalize = true,
+                                                                  .groups = 4,
+                                                                  .groups_used = 2,
+                                                                  .group_best = 2,
+                                                                  .factor = 1.5f,
+                                                                  .dense_layers = {1}}};
+
+/* Every choice of a row in the two layers is counted once, in the step that computes the row. */
+static void check_expert_counts(const struct rp_engine_config *config) {
+    submit_all(config);
+    drain(together, REQUESTS);
+    assert_pages_are_back();
+    const struct rp_engine_metrics *metrics = rp_engine_metrics(engine);
+    double rows = rp_histogram_sum(&metrics->expert_rows);
+    uint64_t layers = rp_counter_read(&metrics->expert_layer_steps);
+    assert_true(rows > 0 && rows <= 2 * 3 * rp_histogram_sum(&metrics->step_tokens));
+    assert_true(layers > 0 && layers % 2 == 0 && layers <= 2 * rp_counter_read(&metrics->steps));
+    assert_true(rp_histogram_sum(&metrics->expert_imbalance) >= (double)layers);
+    close_engine(NULL);
+}
+
+static void test_64_streams_of_a_model_with_experts_equal_each_one_alone(void **state) {
+    (void)state;
+    struct rp_model demo = model;
+    alone_done = RP_DTYPE_I32;
+    assert_int_equal(rp_model_random(&experts_config, RP_DTYPE_BF16, 3, 0, &model, NULL), RP_OK);
+    run_alone();
+    for (int variant = 0; variant < 4; variant++) {
+        struct rp_engine_config config = config_default();
+        config.prefix_cache = variant & 1;
+        config.run_ahead = config.enforce_eager = variant & 2;
+        config.max_model_len = PROMPT_MAX + OUTPUT_MAX;
+        config.max_num_batched_tokens = variant ? 37 : 128; /* other chunks */
+        if (variant) {
+            config.page_count_override = SMALL_POOL;
+            config.page_tokens = SMALL_PAGE;
+        }
+        uint64_t preemptions = run_together(&config);
+        assert_true(!variant || preemptions > 0);
+    }
+    struct rp_engine_config config = config_default();
+    check_expert_counts(&config);
+    rp_model_deinit(&model);
+    model = demo;
+    alone_done = RP_DTYPE_I32;
 }
 
 static void test_eager_unfused_and_poisoned_engines_and_short_steps_give_the_same(void **state) {
@@ -557,6 +624,8 @@ static void test_an_engine_that_starts_has_its_largest_set(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_64_streams_equal_each_one_alone, close_engine),
+        cmocka_unit_test_teardown(test_64_streams_of_a_model_with_experts_equal_each_one_alone,
+                                  close_engine),
         cmocka_unit_test_teardown(
             test_eager_unfused_and_poisoned_engines_and_short_steps_give_the_same, close_engine),
         cmocka_unit_test_teardown(test_cancelled_requests_close_and_leave_the_others_alone,

@@ -127,8 +127,9 @@ static void test_evictions_by_the_prefix_table_are_counted(void **state) {
     const int32_t tokens[4] = {1, 2, 3, 4};
     assert_int_equal(rp_kv_prefix_init(&prefix, &pool, 4, 77, NULL), RP_OK);
     uint32_t page = rp_kv_pool_try_alloc(&pool);
-    struct rp_hash128 hash = rp_kv_prefix_next(&prefix, rp_kv_prefix_root(&prefix, 0), tokens);
-    assert_true(rp_kv_prefix_insert(&prefix, page, 0, hash, tokens));
+    struct rp_hash128 root = rp_kv_prefix_root(&prefix, 0);
+    struct rp_hash128 hash = rp_kv_prefix_next(&prefix, root, tokens);
+    assert_true(rp_kv_prefix_insert(&prefix, page, 0, root, hash, tokens));
     rp_kv_pool_release(&pool, page, 0);
     now_s += 4;
     assert_true(rp_kv_prefix_evict(&prefix));

@@ -126,8 +126,8 @@ static void test_the_queue_has_room_left_for_others(void **state) {
     run_until_idle();
 }
 
-/* A request comes to a crowd of 90: it has a row in each of its steps, and the crowd at last at most
- * `rows` rows, in turns. */
+/* A request comes to a crowd of 90: it has a row in each step, and the crowd at most `rows`, in
+ * turns. */
 static void check_beside_a_crowd(uint32_t rows) {
     struct rp_request one;
     uint32_t seen[MANY] = {0}, steps = 0, most = 0, least = UINT32_MAX;
@@ -167,7 +167,7 @@ static void check_beside_a_crowd(uint32_t rows) {
 
 static void test_a_crowd_has_the_rows_that_cost_little_beside_a_single_request(void **state) {
     (void)state;
-    step_ns = 10000; /* 15 rows more lengthen a step of 2 by 1,400 ns: 14 % */
+    step_ns = 10000; /* a step of 16 rows takes 14 % longer than one of 2 */
     check_beside_a_crowd(15);
 }
 

@@ -70,7 +70,7 @@ def test_messages(server):
         total = usage["input_tokens"] + usage["cache_read_input_tokens"]
         assert turn == 0 or usage["cache_read_input_tokens"] >= max(0.95 * total, before // PAGE * PAGE), (turn, usage, before)
         before = total - len("[assistant]")
-        text = "".join(block.get("text", "") for block in answer["content"]).replace("\0", "?")
+        text = "".join(block.get("text", "") for block in answer["content"])
         messages.append({"role": "assistant", "content": [{"type": "text", "text": text}]})
 
 

@@ -118,7 +118,12 @@ BODIES = [
       (b"", b"null", b"[]", b'"x"', b"1", b"{", b"{}x", b"{}{}", b"\xef\xbb\xbf{}", '{"prompt":"a"}'.encode("utf-16"),
        b"\0", b"[" * 2049, b"[" * 100000, b'{"prompt":' * 65 + b"1" + b"}" * 65, b'{"prompt":"a",}', b"{'prompt':'a'}")),
     *((f"prompt {text!r}", b'{"prompt":"%s"}' % text, 400, "prompt", "invalid_json") for text in
-      (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\\ud83d", b"\\u0000", b"a\nb", b"\\x", b"\xf4\x90\x80\x80")),
+      (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\\ud83d", b"a\nb", b"\\x", b"\xf4\x90\x80\x80")),
+    # U+0000 may be in what the model reads, and nowhere else.
+    ("a NUL in the model's name", b'{"prompt":"a","model":"fake\\u0000"}', 400, "model", "invalid_json"),
+    ("a NUL in a list", b'{"prompt":"a\\u0000","stop":["b",["c\\u0000"]]}', 400, "stop", "invalid_json"),
+    ("a NUL in a schema", b'{"prompt":"a","json_schema":{"const":"\\u0000"}}', 400, "json_schema", "invalid_json"),
+    ("a NUL in a name", b'{"prompt":"a","logit_bias":{"\\u0000":1}}', 400, "logit_bias", "invalid_json"),
     ("two models", b'{"model":"fake","model":"fake","prompt":"a"}', 400, None, "invalid_json"),
     ("tree too large", b"{\"prompt\":[" + b"{}," * 2700000 + b"{}]}", 413, None, "body_too_large"),
     ("no prompt", b"{}", 400, "prompt", "missing"),

@@ -69,11 +69,33 @@ def check(known):
     return checked
 
 
+def check_pickers(text):
+    """docs/deploy.md's table of what endpoint pickers read: names, types and labels."""
+    with open(os.path.join(SOURCE, "docs", "deploy.md"), encoding="utf-8") as file:
+        rows = re.findall(r"^\| (`vllm:.*?) \| (\w+|-)[^|]*\|(.*)$", file.read(), re.M)
+    assert len(rows) == 7, rows
+    for names, kind, rest in rows:
+        for name in re.findall(r"`(vllm:\w+)`", names):
+            shown = re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.M)
+            if kind == "-":
+                assert not shown and "absent" in rest, name
+                continue
+            labels, value = dict(re.findall(r'(\w+)="([^"]*)"', shown[0][0])), float(shown[0][1])
+            assert labels["engine"] == "0" and labels["model_name"] == "demo", labels
+            declared = re.search(rf"^# TYPE {name} (\w+)$", text, re.M)[1]
+            if kind == "info":  # a gauge of 1 in Prometheus' format
+                assert value == 1 and {"block_size", "num_gpu_blocks"} <= set(labels) and declared == "gauge", (name, labels)
+            else:
+                assert declared == kind and (not name.endswith("_perc") or 0 <= value <= 1), (name, declared, value)
+
+
 def main():
     with Server(DEMO, "--max-num-seqs", "4", "--profile-every", "1") as server:
         for _ in range(3):
             assert server.post("/v1/completions", {"prompt": "1 2 3", "max_tokens": 20})[0] == 200
-        known = series(server.get("/metrics")[1])
+        text = server.get("/metrics")[1]
+    known = series(text)
+    check_pickers(text)
     checked = check(known)
     assert checked > 40, checked
     promtool = shutil.which("promtool") or os.path.join(SOURCE, ".venv", "bin", "promtool")

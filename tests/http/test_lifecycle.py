@@ -144,6 +144,25 @@ def test_sigterm_drains():
         assert server.wait() == 0
 
 
+def test_with_a_drain_delay_it_is_not_ready_and_still_serves():
+    with Server("--drain-delay", "3600") as server:
+        server.signal()
+        server.until(lambda: "leaving" in server.log(), "it leaves")
+        response = server.get("/health/ready")
+        assert response.status == 503 and response.headers["connection"] == "close"
+        assert server.get("/health/live").status == 200 and server.complete("abc", max_tokens=3).text == "abc"
+        server.signal()
+        assert server.wait() == 0 and "draining" not in server.log()
+    with Server("--drain-delay", "0.2", env=SLOW) as server:
+        stream = open_stream(server, max_tokens=400)
+        server.signal()
+        server.until(lambda: "draining" in server.log(), "it drains")
+        events = rest_of_stream(stream)
+        assert events[-1] == "[DONE]" and len(events) == 400
+        stream.close()
+        assert server.wait() == 0
+
+
 def test_draining_ends_in_time():
     with Server("--shutdown-timeout", "0.3", env=SLOW) as server:
         stream = open_stream(server)

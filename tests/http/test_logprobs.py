@@ -105,8 +105,9 @@ def test_a_stop_string_takes_the_tokens_it_cuts(server):
     assert tokens("xhello y", stop="llo") == ("xhe", ["x", "hello"]), "a token that is partly shown stays"
     assert tokens("xhello y", stop="hello") == ("x", ["x"])
     assert tokens("aé", stop="é") == ("a", ["a"])
-    assert tokens("abc</s>d") == ("abc", list("abc")), "what ends the answer is no part of it"
-    assert tokens("abcd", stop_token_ids=ids("c")) == ("ab", list("ab"))
+    # The token that ends the text is not part of it, but has its log-probability, as in other servers.
+    assert tokens("abc</s>d") == ("abc", [*"abc", "</s>"])
+    assert tokens("abcd", stop_token_ids=ids("c")) == ("ab", list("abc"))
     assert tokens("abcd", stop_token_ids=ids("c"), include_stop_str_in_output=True) == ("abc", list("abc"))
 
 
@@ -122,6 +123,12 @@ def test_echo(server):
         assert found["logprobs"]["token_logprobs"] == [None] + [logprob(token) for token in ids("abéab")]
         assert found["logprobs"]["top_logprobs"][0] is None
         assert list(found["logprobs"]["top_logprobs"][1]) == ["b", "a"]
+    # Programs that score a text rely on exactly max_tokens entries after those of the prompt.
+    found = complete(server, "</s>é", max_tokens=1, echo=True, logprobs=1, stream=False)["choices"][0]
+    assert found["text"] == "</s>é" and found["finish_reason"] == "stop", found
+    assert found["logprobs"]["tokens"] == ["<s>", "</s>", "bytes:\\xc3", "bytes:\\xa9", "</s>"]
+    assert found["logprobs"]["token_logprobs"][1:] == [logprob(token) for token in [1, *ids("é"), 1]]
+    assert found["logprobs"]["text_offset"][-1] == len(found["text"])
     # Ids: their texts; special tokens according to skip_special_tokens.
     assert complete(server, [0, *ids("hé")], max_tokens=1, echo=True)["choices"][0]["text"] == "héh"
     assert complete(server, [0, *ids("h")], max_tokens=1, echo=True,

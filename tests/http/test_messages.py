@@ -81,6 +81,14 @@ def test_system_messages_stay_in_place(server):
             ("system", "first"), ("user", "a\nnote"), ("assistant", "b"), ("user", "early\nc")], got
 
 
+def test_references_to_tools_are_skipped(server):
+    reference = {"type": "tool_reference", "tool_name": "add"}
+    got = ask(server, [user([reference, {"type": "text", "text": "a"}]), {"role": "assistant", "content": [
+        {"type": "tool_use", "id": "t1", "name": "add", "input": {}}]}, user([
+            {"type": "tool_result", "tool_use_id": "t1", "content": [reference, {"type": "text", "text": "b"}]}])], tools=[TOOL])
+    assert [message["content"] for message in got["messages"]] == ["a", "", "b"], got
+
+
 def test_thinking_switch(server):
     assert ask(server, [user("a")])["thinking"] is False
     assert ask(server, [user("a")], thinking={"type": "enabled"})["thinking"] is True
@@ -181,6 +189,16 @@ def test_stream_of_blocks(server):
     assert json.loads("".join(delta["partial_json"] for delta in empty[1])) == {} and empty[1], "a call without arguments"
 
 
+def test_answers_with_nul_go_back(server):
+    call = CALL.replace("1}", '1, "b": "\\u0000"}')
+    message = server.send("/v1/messages", {"max_tokens": 900, "messages": [user(f"a\0b {call}")], "tools": [TOOL]})[1]
+    assert message["content"][0]["text"].strip() == "a\0b" and message["content"][1]["input"] == {"a": 1, "b": "\0"}, message
+    history = [user("?"), {"role": "assistant", "content": message["content"]},
+               user([{"type": "tool_result", "tool_use_id": message["content"][1]["id"], "content": "c\0"}])]
+    status, body = server.send("/v1/messages", {"max_tokens": 900, "messages": history, "tools": [TOOL], "system": "s\0"})
+    assert status == 200 and body["content"] == [{"type": "text", "text": "c\0"}], body
+
+
 def test_stop_reasons(server):
     for text, fields, reason, sequence in [("a b", {}, "end_turn", None), ("a b", {"max_tokens": 1}, "max_tokens", None),
                                            ("a b", {"stop_sequences": ["b"]}, "stop_sequence", "b"),
@@ -203,6 +221,33 @@ def test_pings(_):
         assert b"message_start" in other.chunk()  # it runs, and the next one waits
         found = [event["type"] for event in events(server, "a")]
         assert found[:2] == ["message_start", "ping"] and found[-2:] == ["message_delta", "message_stop"], found
+
+
+def test_a_full_queue(_):
+    with said_server("--max-num-seqs", 1, "--max-num-queued-reqs", 1, env={"FAKE_STEP_US": "100000"}) as server, \
+            server.connect() as running, server.connect() as waiting:
+        request = {"max_tokens": 900, "messages": [user("b c " * 200)], "stream": True}
+        running.send("POST", "/v1/messages", request)
+        running.head()
+        waiting.send("POST", "/v1/messages", request)
+        server.until(lambda: server.metric("reprise_requests_waiting") == 1, "the queue is full")
+        refused = server.post("/v1/messages?beta=true", request, headers=[("anthropic-beta", "x"), ("anthropic-version", "2023-06-01")])
+        assert refused.status == 429 and refused.json()["error"]["type"] == "rate_limit_error" and refused.headers["retry-after"]
+
+
+def test_errors_in_streams(server):
+    """Clients act on the event's name; nothing follows it."""
+    found = events(server, "b c d e f", seed=9001)  # the third step computes a NaN
+    assert [event["type"] for event in found[:2]] == ["message_start", "content_block_start"], found
+    assert found[-1]["type"] == "error" and found[-1]["error"]["type"] == "api_error", found
+    if anthropic:
+        client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="none", max_retries=0)
+        try:
+            with client.messages.stream(model="fake", max_tokens=9, messages=[user("b c d e f")], extra_body={"seed": 9001}) as stream:
+                stream.get_final_message()
+            raise AssertionError("the error was not seen")
+        except anthropic.APIStatusError as error:
+            assert error.body["error"]["type"] == "api_error", error.body
 
 
 def test_keys(_):
@@ -262,6 +307,34 @@ def test_the_package(server):
         assert error.body["error"]["type"] == "not_found_error" and error.request_id
 
 
+def test_the_helpers_of_the_package(server):
+    """parse(), also of a stream, and the loop that runs tools."""
+    if not anthropic:
+        return
+    import pydantic
+
+    class Sum(pydantic.BaseModel):
+        a: int
+
+    @anthropic.beta_tool
+    def add(a: int) -> str:
+        """Adds.
+
+        Args:
+            a: a number
+        """
+        return f"{a} and one is {a + 1}"
+
+    client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="none", max_retries=0)
+    ask = {"model": "fake", "max_tokens": 900, "messages": [user('{"a": 1}')], "output_format": Sum}
+    assert client.messages.parse(**ask).parsed_output == Sum(a=1)
+    with client.messages.stream(**ask) as stream:
+        assert "".join(stream.text_stream) == '{"a": 1}' and stream.get_final_message().parsed_output == Sum(a=1)
+    runner = client.beta.messages.tool_runner(model="fake", max_tokens=900, tools=[add], messages=[user(CALL)])
+    first, last = list(runner)
+    assert first.content[0].input == {"a": 1} and last.content[0].text == "1 and one is 2", (first, last)
+
+
 def test_a_real_model():
     with reprise_server.Server() as server:
         ask = {"max_tokens": 20, "temperature": 0, "messages": [user("What is 12 + 34?")]}
@@ -275,7 +348,8 @@ def test_a_real_model():
 
 
 def main():
-    said = ("test_stream_of_blocks", "test_stop_reasons", "test_the_package", "test_pings", "test_keys")
+    said = ("test_stream_of_blocks", "test_stop_reasons", "test_answers_with_nul_go_back", "test_the_package",
+            "test_the_helpers_of_the_package", "test_pings", "test_a_full_queue", "test_errors_in_streams", "test_keys")
     with rendered_server() as rendering, said_server() as saying:
         for name, test in list(globals().items()):
             if name.startswith("test_") and name != "test_a_real_model":

@@ -76,7 +76,10 @@ ERRORS = [  # fields, param, code
     ({"input": [{"role": "king", "content": "a"}]}, "input[0].role", "invalid_value"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content", "invalid_value"),
     ({"input": [{"type": "odd"}]}, "input[0].type", "invalid_value"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "invalid_value"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "item_not_found"),
+    ({"input": [{"type": "item_reference"}]}, "input[0]", "item_not_found"),
+    ({"input": [{"role": "user", "content": "a"}, {"type": "item_reference", "id": "msg_0123456789abcdef0000"}]}, "input[1]",
+     "item_not_found"),
     ({"input": "a " * 20000}, "input", "context_length_exceeded"),
     ({"max_output_tokens": 0}, "max_output_tokens", "out_of_range"),
     ({"max_output_tokens": 90000}, "max_output_tokens", "context_length_exceeded"),
@@ -103,7 +106,10 @@ def test_errors(server):
 
 
 def stream_of(server, given, **fields):
-    response = server.post("/v1/responses", {"input": given, "stream": True, **fields})
+    return events_of(server.post("/v1/responses", {"input": given, "stream": True, **fields}))
+
+
+def events_of(response, first=0):
     found = []
     for event in response.body.decode().split("\n\n")[:-1]:
         name, data = event.split("\n")
@@ -111,7 +117,7 @@ def stream_of(server, given, **fields):
         assert name == "event: " + value["type"], event
         JUDGE.check("ResponseStreamEvent", value)
         found.append(value)
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    assert [event["sequence_number"] for event in found] == list(range(first, first + len(found)))
     return found
 
 
@@ -185,6 +191,8 @@ def test_large_requests_are_echoed(server):
     with said_server("--max-model-len", 2000000, env={"FAKE_STREAM_BYTES": "65536"}) as small:
         found = stream_of(small, "ok", metadata={"k": "v" * 300000})
         assert found[-1]["type"] == "response.completed" and len(found[-1]["response"]["metadata"]["k"]) == 300000
+        replayed = events_of(small.get(f"/v1/responses/{found[0]['response']['id']}?stream=true"))
+        assert kinds(replayed) == kinds(found) and replayed[0]["response"] == found[0]["response"]
 
 
 def test_stored_responses(server):
@@ -212,11 +220,90 @@ def test_stored_responses(server):
     streamed = stream_of(server, "e")[-1]["response"]
     assert server.get(f"/v1/responses/{streamed['id']}").json() == streamed
     assert server.get("/v1/responses/a/b").status == 404 and server.post("/v1/responses/x", {}).status == 404
-    assert server.get(f"/v1/responses/{streamed['id']}?stream=true").status == 400
+    assert server.get(f"/v1/responses/{streamed['id']}?stream=perhaps").status == 400
     assert server.post(f"/v1/responses/{streamed['id']}/cancel", {}).status == 400
     count = server.send("/v1/responses/input_tokens", {"input": "a"})[1]
     JUDGE.check("TokenCountsResource", count)
     assert count["input_tokens"] == create(server, "a")["usage"]["input_tokens"]
+
+
+def test_the_stream_of_a_stored_response(server):
+    """The same events, with each text in one delta."""
+    space = {"type": "namespace", "name": "mcp__files__", "description": "d", "tools": [{**TOOL, "name": "read"}]}
+    reasoned = f"<think>hm mm</think>ok \0 {call()}\n{call(arguments='{}')}"
+    for given, fields in [(reasoned, {"tools": [TOOL], "include": ["reasoning.encrypted_content"]}),
+                          ("<think>hm</think>ok", {"reasoning": {"summary": "auto"}}), ("a b c", {"max_output_tokens": 2}),
+                          ("a b", {"top_logprobs": 2, "include": ["message.output_text.logprobs"]}),
+                          (call("apply_patch", '{"input": "x"}') + "\n" + call("mcp__files__read"), {"tools": [PATCH, space]})]:
+        live = stream_of(server, given, **fields)
+        at = f"/v1/responses/{live[-1]['response']['id']}"
+        response = server.get(at + "?stream=true&include_obfuscation=false")
+        assert response.headers["content-type"] == "text/event-stream"
+        replayed = events_of(response)
+        assert kinds(replayed) == kinds(live) and replayed[-1] == {**live[-1], "sequence_number": len(replayed) - 1}
+        # All but the number is the same, once neighboring deltas are one.
+        joined = []
+        for event in live:
+            if event["type"].endswith(".delta") and joined[-1]["type"] == event["type"]:
+                joined[-1]["delta"] += event["delta"]
+                if "logprobs" in event:
+                    joined[-1]["logprobs"] += event["logprobs"]
+            else:
+                joined.append(json.loads(json.dumps(event)))
+        for made, replay in zip(joined, replayed, strict=True):
+            made["sequence_number"] = replay["sequence_number"]
+            assert made == replay, (made, replay)
+        assert events_of(server.get(at + "?stream=true&starting_after=3"), 4) == replayed[4:]
+        assert server.get(at + "?stream=true&starting_after=100000").body == b""
+        assert server.get(at + "?stream=false").json() == live[-1]["response"]
+    assert server.get("/v1/responses/resp_0?stream=true").status == 404
+
+
+def test_references_to_items(server):
+    """Some clients send the ids of what the server stored in place of the items."""
+    first = create(server, f"<think>hm</think>I add. {call()}", tools=[TOOL])
+    reasoning, message, function = (item["id"] for item in first["output"])
+    history = [{"role": "user", "content": "?"}, *({"type": "item_reference", "id": name} for name in (reasoning, message)),
+               {"id": function}, {"type": "function_call_output", "call_id": first["output"][2]["call_id"], "output": "2"},
+               {"role": "user", "content": "fine"}]
+    second = create(server, history, tools=[TOOL])
+    assert second["output"][0]["content"][0]["text"] == "fine"
+    page = server.get(f"/v1/responses/{second['id']}/input_items?order=asc").json()
+    JUDGE.check("ResponseItemList", page)
+    assert page["data"][1:4] == first["output"], page["data"]
+    whole = [history[0], *first["output"], *history[4:]]
+    assert second["usage"]["input_tokens"] == create(server, whole, tools=[TOOL])["usage"]["input_tokens"]
+    for wrong in (message[:-1] + "7", message + "0", "rs" + message[3:], first["id"], message.replace("_", ""), "_", ""):
+        refused = server.post("/v1/responses", {"input": [{"type": "item_reference", "id": wrong}]})
+        assert refused.status == 400 and refused.error["code"] == "item_not_found", (wrong, refused.body)
+    twice = server.post("/v1/responses", {"input": [{"type": "item_reference", "id": message}] * 2})
+    assert twice.status == 400 and twice.error["param"] == "input[1]", twice.body
+    server.request("DELETE", f"/v1/responses/{first['id']}")
+    assert server.post("/v1/responses", {"input": history}).error["code"] == "item_not_found"
+
+
+def test_the_list_that_codex_reads(server):
+    """It parses the list of models into an object that must have `models`."""
+    listed = server.get("/v1/models").json()
+    JUDGE.check("ListModelsResponse", listed)
+    assert listed["models"] == [] and [model["id"] for model in listed["data"]] == ["fake"]
+
+
+def test_answers_with_nul_go_back(server):
+    text = f"<think>a\0b</think>c\0d {call(arguments=json.dumps({'a': 1, 'b': chr(0)}))}"
+    first = create(server, text, tools=[TOOL], include=["reasoning.encrypted_content"])
+    assert [item["type"] for item in first["output"]] == ["reasoning", "message", "function_call"]
+    items = [{"role": "user", "content": text}, *first["output"],
+             {"type": "function_call_output", "call_id": first["output"][2]["call_id"], "output": "e\0f"},
+             {"role": "user", "content": "ok \0"}]
+    assert create(server, items)["output"][0]["content"][0]["text"] == "ok \0"
+    again = create(server, "ok", previous_response_id=first["id"])
+    assert again["output"][0]["content"][0]["text"] == "ok", "it was stored"
+    with rendered_server() as other:
+        got = ask(other, items[1:], tools=[TOOL])["messages"]
+    assert got[0]["content"].strip() == "c\0d" and got[0]["reasoning_content"] == "a\0b", got
+    assert got[0]["tool_calls"][0]["function"]["arguments"] == {"a": 1, "b": "\0"}
+    assert got[1]["content"] == "e\0f" and got[2]["content"] == "ok \0"
 
 
 def test_the_store_is_bounded(_):
@@ -249,6 +336,9 @@ def test_keys_do_not_share_responses(_):
             at = f"/v1/responses/{body['id']}"
             assert server.get(at, headers=one).status == 200 and server.get(at, headers=two).status == 404
             assert server.request("DELETE", at, headers=two).status == 404 and server.get(at).status == 401
+            assert server.get(at + "?stream=true", headers=two).status == 404
+            reference = {"input": [{"type": "item_reference", "id": body["output"][0]["id"]}, {"role": "user", "content": "b"}]}
+            assert [server.post("/v1/responses", reference, headers=key).status for key in (one, two)] == [200, 400]
             assert server.post("/v1/responses", {"input": "a", "previous_response_id": body["id"]}, headers=two).status == 400
 
 
@@ -290,6 +380,29 @@ def test_the_package(server):
         raise AssertionError("a deleted response was found")
     except openai.NotFoundError:
         pass
+
+
+def test_streams_without_output_have_comments(_):
+    """Codex gives up on a stream without bytes."""
+    env = {"FAKE_KEEP_ALIVE_MS": "1", "FAKE_STEP_US": "300000"}
+    with said_server("--max-num-seqs", 1, env=env) as server, server.connect() as other:
+        other.send("POST", "/v1/responses", {"input": "b c", "stream": True})
+        other.head()
+        assert b"response.created" in other.chunk()  # it runs, and the next one waits
+        body = server.post("/v1/responses", {"input": "a", "stream": True}).body.decode()
+        assert ": waiting\n\n" in body.split("event: response.output_item.added")[0] and "response.completed" in body, body
+
+
+def test_late_instructions_are_seen(_):
+    """Messages of a developer after those of the user, with a template that has no such messages: they stay in place."""
+    template = ('{%- for m in messages[1:] -%}{%- if m.role == "system" -%}{{ raise_exception("late") }}{%- endif -%}{%- endfor -%}'
+                '<s>{"messages": {{ messages | tojson }}}' + END)
+    items = [{"role": "user", "content": "a"}, {"role": "developer", "content": "note"}, {"role": "assistant", "content": "b"},
+             {"role": "developer", "content": "early"}, {"role": "user", "content": "c"}]
+    with rendered_server(template=template) as strict:
+        got = ask(strict, items, instructions="first")["messages"]
+    assert [(m["role"], m["content"]) for m in got] == [
+        ("system", "first"), ("user", "a\nnote"), ("assistant", "b"), ("user", "early\nc")], got
 
 
 def test_a_real_model():

@@ -137,7 +137,9 @@ def test_listening_beyond_loopback():
 
 
 def test_metrics_with_a_key_beyond_loopback():
-    assert fails("--host", "0.0.0.0", "--insecure-no-auth", "--metrics-on-main") == 2
+    assert fails("--host", "0.0.0.0", "--metrics-on-main") == 2
+    with Server("--host", "0.0.0.0", "--insecure-no-auth", "--metrics-on-main") as server:
+        assert server.get("/metrics").status == 200 and server.get("/debug/env").status == 404
     with Server("--host", "0.0.0.0", "--api-key", KEY, "--metrics-on-main") as server:
         bearer = [("Authorization", f"Bearer {KEY}")]
         assert server.get("/metrics").status == 401

@@ -17,6 +17,24 @@ from scripted_chat import ScriptedChat, compared, joined
 JUDGE = Judge()
 
 
+class JudgedChat(ScriptedChat):
+    """Validates every answer, chunk and error."""
+
+    def post(self, messages, **fields):
+        answer = super().post(messages, **fields)
+        if answer.status >= 400:
+            JUDGE.error(answer.json())
+        elif not answer.headers["content-type"].startswith("text/event-stream"):
+            JUDGE.chat(answer.json())
+        else:
+            for event in answer.events()[:-1]:
+                if "error" in event:
+                    JUDGE.error(event)
+                elif '"custom"' not in json.dumps(event):  # the description has no custom tools in chunks
+                    JUDGE.chat_chunk(event)
+        return answer
+
+
 def function(name, **properties):
     return {"type": "function", "function": {"name": name, "description": f"{name}.", "parameters": {
         "type": "object", "properties": properties, "required": list(properties)}}}
@@ -68,10 +86,7 @@ DIALECTS = {
 def both(chat, messages, **fields):
     """The whole answer's choice; the stream must say the same."""
     whole = chat.whole(messages, **fields)
-    JUDGE.chat(whole)
     chunks = chat.chunks(messages, **fields)
-    for chunk in chunks:
-        JUDGE.chat_chunk(chunk)
     for choice in whole["choices"]:
         message, reason = joined(chunks, choice["index"])
         assert compared(message) == compared(choice["message"]), (message, choice["message"])
@@ -87,7 +102,7 @@ def calls_of(choice):
 def test_every_dialect_gives_the_same_calls():
     for name, (write, specials, opener) in DIALECTS.items():
         answers = {"rome": write(ROME), "sum": write(SUM)}
-        with ScriptedChat(answers, "--tool-call-parser", name, specials=specials, opener=opener) as chat:
+        with JudgedChat(answers, "--tool-call-parser", name, specials=specials, opener=opener) as chat:
             for key, call in (("rome", ROME), ("sum", SUM)):
                 choice = both(chat, key, tools=TOOLS)
                 assert calls_of(choice) == [call] and choice["message"]["content"] is None, (name, choice)
@@ -102,7 +117,7 @@ def test_every_dialect_gives_the_same_calls():
 def test_text_reasoning_and_calls():
     answers = {"plain": "Hello.", "both": "Let me see.\n" + hermes(ROME) + "\n" + hermes(SUM),
                "think": "<think>\nIt is\neasy.\n</think>\n\nFine.", "think call": "<think>\nhm\n</think>\n\n" + hermes(ROME)}
-    with ScriptedChat(answers, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3") as chat:
+    with JudgedChat(answers, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3") as chat:
         assert both(chat, "plain", tools=TOOLS)["message"]["content"] == "Hello."
         choice = both(chat, "both", tools=TOOLS)
         assert calls_of(choice) == [ROME, SUM] and choice["message"]["content"].strip() == "Let me see."
@@ -127,7 +142,7 @@ def test_text_reasoning_and_calls():
 
 def test_the_prompt_can_open_the_reasoning():
     answers = {"inside": "It is easy.\n</think>\n\nFine."}
-    with ScriptedChat(answers, "--tool-call-parser", "hermes", opener="<think>\n") as chat:
+    with JudgedChat(answers, "--tool-call-parser", "hermes", opener="<think>\n") as chat:
         message = both(chat, "inside")["message"]
         assert (message["reasoning"], message["content"]) == ("It is easy.", "Fine.")
 
@@ -135,7 +150,7 @@ def test_the_prompt_can_open_the_reasoning():
 def test_tool_choice():
     answers = {"call": hermes(ROME), "sum": hermes(SUM), "text": "No."}
     named = {"type": "function", "function": {"name": "weather"}}
-    with ScriptedChat(answers, "--tool-call-parser", "hermes") as chat:
+    with JudgedChat(answers, "--tool-call-parser", "hermes") as chat:
         for choice in ("required", named, "auto", {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}}):
             answer = both(chat, "call", tools=TOOLS, tool_choice=choice)
             assert calls_of(answer) == [ROME], (choice, answer)
@@ -152,7 +167,7 @@ def test_calls_follow_the_schemas_of_their_tools():
     odd = function("odd", x={"not": {"minimum": 5, "type": "integer"}})  # cannot be enforced
     answers = {"wrong": hermes(wrong), "odd": hermes({"name": "odd", "arguments": {"x": 7}}), "unknown": hermes(
         {"name": "unknown", "arguments": {}}), "two": hermes(ROME) + "\n" + hermes(SUM)}
-    with ScriptedChat(answers, "--tool-call-parser", "hermes") as chat:
+    with JudgedChat(answers, "--tool-call-parser", "hermes") as chat:
         for key in ("wrong", "unknown"):
             assert chat.post(key, tools=TOOLS).error["code"] == "grammar_dead_end", key
         assert chat.post("two", tools=TOOLS, parallel_tool_calls=False).status == 200, "ends after the first"
@@ -166,7 +181,7 @@ def test_calls_follow_the_schemas_of_their_tools():
 
 def test_without_enforcement_broken_calls_are_text():
     broken = {"cut": '<tool_call>\n{"name": "weather", "arg', "unknown": "<tool_call>\nnothing\n</tool_call> yes"}
-    with ScriptedChat(broken, "--tool-call-parser", "hermes", "--enforce-tools=false") as chat:
+    with JudgedChat(broken, "--tool-call-parser", "hermes", "--enforce-tools=false") as chat:
         for key, text in broken.items():
             choice = both(chat, key, tools=TOOLS)
             assert choice["message"]["content"] == text and choice["finish_reason"] == "stop", choice
@@ -176,16 +191,9 @@ def test_without_enforcement_broken_calls_are_text():
 def test_custom_tools():
     text = 'a "quoted"\n\tline é \U0001f600'
     answers = {"patch": hermes({"name": "patch", "arguments": {"input": text}})}
-    with ScriptedChat(answers, "--tool-call-parser", "hermes") as chat:
-        message = both_unjudged(chat, "patch")
+    with JudgedChat(answers, "--tool-call-parser", "hermes") as chat:
+        message = both(chat, "patch", tools=TOOLS)["message"]
         assert message["tool_calls"][0]["type"] == "custom" and message["tool_calls"][0]["custom"] == {"name": "patch", "input": text}
-
-
-def both_unjudged(chat, key):
-    """The description has no custom tools in chunks."""
-    message = chat.whole(key, tools=TOOLS)["choices"][0]["message"]
-    assert compared(joined(chat.chunks(key, tools=TOOLS))[0]) == compared(message)
-    return message
 
 
 def test_conversations_with_results():
@@ -194,7 +202,7 @@ def test_conversations_with_results():
     turns = [{"role": "user", "content": "?"},
              {"role": "assistant", "content": None, "reasoning": "hm", "tool_calls": [call]},
              {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "sunny"}]}]
-    with ScriptedChat({"sunny": "It is sunny."}, "--tool-call-parser", "hermes") as chat:
+    with JudgedChat({"sunny": "It is sunny."}, "--tool-call-parser", "hermes") as chat:
         assert both(chat, turns, tools=TOOLS)["message"]["content"] == "It is sunny."
         call["function"]["arguments"] = ""
         assert chat.post(turns, tools=TOOLS).status == 200, "no arguments"
@@ -207,9 +215,74 @@ def test_conversations_with_results():
         assert chat.post(turns).error["param"] == "messages[1].tool_calls"
 
 
+def test_functions_as_before_tools():
+    """The older form of the same: functions, function_call, and results in messages of the role function."""
+    functions = [WEATHER["function"], ADD["function"]]
+    answers = {"rome": "I look. " + hermes(ROME), "two": hermes(ROME) + "\n" + hermes(SUM), "text": "No.", "sunny": "It is sunny."}
+
+    def judged(messages, **fields):
+        whole = chat.whole(messages, **fields)
+        message = {"function_call": None, "content": None, "role": None}
+        chunks = chat.chunks(messages, **fields)
+        for chunk in chunks:
+            for name, value in chunk["choices"][0]["delta"].items():
+                if name == "function_call" and message[name]:
+                    assert set(value) == {"arguments"}, "the name comes once"
+                    message[name]["arguments"] += value["arguments"]
+                elif value is not None:
+                    message[name] = (message[name] or "") + value if name == "content" else value
+        choice = whole["choices"][0]
+        assert message == {**message, **{name: choice["message"].get(name) for name in message}}, (message, choice)
+        assert chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
+        return choice["message"], choice["finish_reason"]
+
+    with JudgedChat(answers, "--tool-call-parser", "hermes") as chat:
+        message, reason = judged("rome", functions=functions)
+        assert message["function_call"] == {"name": "weather", "arguments": json.dumps(ROME["arguments"])}
+        assert message["content"].strip() == "I look." and reason == "function_call" and "tool_calls" not in message
+        message, reason = judged("two", functions=functions)
+        assert message["function_call"]["name"] == "weather" and reason == "function_call", "there is room for one call"
+        assert judged("two", functions=functions, function_call={"name": "weather"})[1] == "stop"
+        assert judged("text", functions=functions, function_call="none") == ({"role": "assistant", "content": "No.", "refusal": None},
+                                                                            "stop")
+        assert judged("text", functions=functions, function_call="auto")[1] == "stop"
+        assert chat.post("rome", functions=functions, function_call="none").error["code"] == "grammar_dead_end"
+        # The call and its result become those of a tool.
+        turns = [{"role": "user", "content": "?"}, {**message, "content": None},
+                 {"role": "function", "name": "weather", "content": "sunny"}]
+        assert judged(turns, functions=functions)[0]["content"] == "It is sunny."
+        call = {"id": "call_weather", "type": "function", "function": message["function_call"]}
+        same = [turns[0], {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_weather", "name": "weather", "content": "sunny"}]
+        prompts = [chat.server.post("/tokenize", {"messages": one}).json()["tokens"] for one in (turns, same)]
+        assert prompts[0] == prompts[1]
+        tools = [{"type": "function", "function": one} for one in functions]
+        for fields, param in [({"functions": 1}, "functions"), ({"functions": [1]}, "functions[0]"),
+                              ({"functions": functions * 2}, "functions[2]"), ({"functions": [{"name": "a b"}]}, "functions[0].name"),
+                              ({"functions": [{"name": "f", "parameters": []}]}, "functions[0].parameters"),
+                              ({"functions": functions, "tools": tools}, "functions"),
+                              ({"functions": functions, "function_call": "required"}, "function_call"),
+                              ({"functions": functions, "function_call": {"name": "f"}}, "function_call"),
+                              ({"functions": functions, "function_call": {}}, "function_call"),
+                              ({"function_call": {"name": "weather"}}, "function_call"),
+                              ({"functions": [function("f" * 40)["function"]] * 513}, "functions")]:
+            refused = chat.post("text", **fields)
+            assert refused.status == 400 and refused.error["param"] == param, (fields, refused.body)
+        for bad, param in [({"role": "assistant", "function_call": 1}, "messages[0].function_call"),
+                           ({"role": "assistant", "function_call": {"name": 1}}, "messages[0].function_call"),
+                           ({"role": "assistant", "function_call": {"name": "f"}, "tool_calls": [call]}, "messages[0].function_call"),
+                           ({"role": "function", "name": "f"}, "messages[0].content")]:
+            assert chat.post([bad]).error["param"] == param, bad
+        assert chat.post("text", tools=tools, functions=[], function_call="auto").status == 200, "an empty list is none"
+        odd = function("odd", x={"not": {"minimum": 5, "type": "integer"}})["function"]
+        assert chat.post("text", functions=[{**odd, "strict": True}]).error["param"] == "functions"
+    with JudgedChat(answers, "--tool-call-parser", "none") as chat:
+        assert chat.post("text", functions=functions).error["param"] == "functions"
+
+
 def test_several_answers_stop_strings_and_log_probabilities():
     answers = {"text": "One, two, three.", "call": "One, " + hermes(ROME)}
-    with ScriptedChat(answers, "--tool-call-parser", "hermes") as chat:
+    with JudgedChat(answers, "--tool-call-parser", "hermes") as chat:
         whole = chat.whole("call", tools=TOOLS, n=3)
         assert [len(calls_of(choice)) for choice in whole["choices"]] == [1, 1, 1]
         assert len({choice["message"]["tool_calls"][0]["id"] for choice in whole["choices"]}) == 3
@@ -229,18 +302,31 @@ def test_several_answers_stop_strings_and_log_probabilities():
         assert cut["finish_reason"] == "length"
 
 
+def test_usage_and_errors_in_streams():
+    answers = {"all": "<think>\nhm\n</think>\n\nSo. " + hermes(ROME), "wrong": "So. " + hermes({"name": "add", "arguments": {"a": "x"}})}
+    with JudgedChat(answers, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3") as chat:
+        fields = {"tools": TOOLS, "logprobs": True, "top_logprobs": 3, "n": 2}
+        usage = chat.whole("all", **fields)["usage"]
+        chunks = chat.chunks("all", **fields, stream_options={"include_usage": True, "continuous_usage_stats": True})
+        assert chunks[-1]["choices"] == [] and chunks[-1]["usage"] == usage and usage["completion_tokens_details"]
+        assert all(chunk["usage"]["total_tokens"] for chunk in chunks)
+        # The model leaves the grammar when the answer has begun.
+        events = chat.post("wrong", tools=TOOLS, stream=True).events()
+        assert events[0]["choices"][0]["delta"]["role"] == "assistant" and events[-1]["error"]["code"] == "grammar_dead_end", events
+
+
 def test_a_file_of_dialects(folder):
     path = os.path.join(folder, "own.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"dialects": [{"name": "first", "shape": "json", "call_open": "<first>", "call_close": "</first>"},
                                 {"name": "second", "base": "hermes", "call_open": "<second>", "call_close": "</second>"}]}, file)
     for parser, tag in ((path, "first"), (path + ":second", "second")):
-        with ScriptedChat({"call": f"<{tag}>{json.dumps(ROME)}</{tag}>"}, "--tool-call-parser", parser) as chat:
+        with JudgedChat({"call": f"<{tag}>{json.dumps(ROME)}</{tag}>"}, "--tool-call-parser", parser) as chat:
             assert calls_of(both(chat, "call", tools=TOOLS)) == [ROME], tag
     for parser, words in ((path + ":third", "has no dialect third"), ("frog", "frog is not known"),
                           (os.path.join(folder, "missing.json"), "cannot be opened")):
         try:
-            with ScriptedChat({"x": "x"}, "--tool-call-parser", parser):
+            with JudgedChat({"x": "x"}, "--tool-call-parser", parser):
                 raise AssertionError(f"{parser} was taken")
         except RuntimeError as refused:
             assert words in str(refused), refused
@@ -252,7 +338,7 @@ def test_refusals():
         assert answer.status == 400, (fields, answer.body)
         return answer.error["param"]
 
-    with ScriptedChat({"x": "x"}, "--tool-call-parser", "hermes", "--max-model-len", "131072") as chat:
+    with JudgedChat({"x": "x"}, "--tool-call-parser", "hermes", "--max-model-len", "131072") as chat:
         assert error(tools={}) == "tools"
         assert error(tools=[WEATHER] * 2) == "tools[1]"
         assert error(tools=[function(f"f{i}") for i in range(513)]) == "tools"
@@ -266,11 +352,10 @@ def test_refusals():
         for bad in ("maybe", 1, {"type": "function", "function": {"name": "missing"}}, {"type": "allowed_tools"}, {}):
             assert error(tools=TOOLS, tool_choice=bad) == "tool_choice", bad
         assert error(tool_choice="required") == "tool_choice"
-        assert error(functions=[{"name": "f"}]) == "functions"
         assert error(parallel_tool_calls=1) == "parallel_tool_calls"
         assert chat.post("x", tools=[function(f"f{i}") for i in range(512)]).status == 200
         assert chat.post("x", tools=[], tool_choice="none").status == 200
-    with ScriptedChat({"x": "x"}, "--tool-call-parser", "none") as chat:
+    with JudgedChat({"x": "x"}, "--tool-call-parser", "none") as chat:
         assert error(tools=TOOLS) == "tools"
         assert chat.post("x", tools=TOOLS, tool_choice="none").status == 200
 
@@ -281,6 +366,8 @@ def main():
             with tempfile.TemporaryDirectory() as folder:
                 test(*[folder] * test.__code__.co_argcount)
             print(f"{name[5:].replace('_', ' ')}: ok")
+    assert JUDGE.schemas is None or JUDGE.count > 1000, JUDGE.count
+    print(f"{JUDGE.count} bodies judged" if JUDGE.schemas else "OpenAI's description is not there: shapes were not judged")
 
 
 if __name__ == "__main__":

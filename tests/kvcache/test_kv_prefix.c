@@ -40,8 +40,8 @@ static uint32_t find(uint64_t salt, struct rp_hash128 before, const int32_t *tok
 static uint32_t insert(uint64_t salt, struct rp_hash128 before, const int32_t *tokens) {
     uint32_t page = rp_kv_pool_try_alloc(&pool);
     assert_int_not_equal(page, RP_KV_NO_PAGE);
-    assert_true(rp_kv_prefix_insert(&prefix, page, salt, rp_kv_prefix_next(&prefix, before, tokens),
-                                    tokens));
+    assert_true(rp_kv_prefix_insert(&prefix, page, salt, before,
+                                    rp_kv_prefix_next(&prefix, before, tokens), tokens));
     return page;
 }
 
@@ -69,11 +69,11 @@ static void test_salts_do_not_share(void **state) {
 
 static void test_an_equal_hash_of_other_tokens_is_no_hit_and_no_entry(void **state) {
     (void)state;
-    struct rp_hash128 hash = {3, 4};
+    struct rp_hash128 before = {1, 2}, hash = {3, 4};
     uint32_t page = rp_kv_pool_try_alloc(&pool), other = rp_kv_pool_try_alloc(&pool);
-    assert_true(rp_kv_prefix_insert(&prefix, page, 0, hash, one));
+    assert_true(rp_kv_prefix_insert(&prefix, page, 0, before, hash, one));
     assert_int_equal(rp_kv_prefix_find(&prefix, 0, hash, two), RP_KV_NO_PAGE);
-    assert_false(rp_kv_prefix_insert(&prefix, other, 0, hash, two));
+    assert_false(rp_kv_prefix_insert(&prefix, other, 0, before, hash, two));
     assert_int_equal(rp_kv_prefix_find(&prefix, 0, hash, one), page);
 }
 
@@ -82,7 +82,7 @@ static void test_content_computed_twice_keeps_the_first_page(void **state) {
     struct rp_hash128 root = rp_kv_prefix_root(&prefix, 0);
     uint32_t first = insert(0, root, one), second = rp_kv_pool_try_alloc(&pool);
     assert_false(
-        rp_kv_prefix_insert(&prefix, second, 0, rp_kv_prefix_next(&prefix, root, one), one));
+        rp_kv_prefix_insert(&prefix, second, 0, root, rp_kv_prefix_next(&prefix, root, one), one));
     assert_int_equal(find(0, root, one), first);
     assert_false(rp_kv_prefix_contains(&prefix, second));
     rp_kv_pool_release(&pool, second, 0);
@@ -94,8 +94,8 @@ static void test_entries_that_share_a_bucket_live_and_go_apart(void **state) {
     uint32_t pages[4];
     for (uint64_t i = 0; i < 4; i++) {
         pages[i] = rp_kv_pool_try_alloc(&pool);
-        assert_true(
-            rp_kv_prefix_insert(&prefix, pages[i], 0, (struct rp_hash128){5, 100 + i}, one));
+        struct rp_hash128 before = {1, 2}, hash = {5, 100 + i};
+        assert_true(rp_kv_prefix_insert(&prefix, pages[i], 0, before, hash, one));
     }
     rp_kv_prefix_remove(&prefix, pages[1]);
     rp_kv_prefix_remove(&prefix, pages[3]);
@@ -122,6 +122,49 @@ static void test_eviction_takes_the_least_recently_used_page_that_nobody_holds(v
     assert_true(rp_kv_prefix_evict(&prefix));
     assert_false(rp_kv_prefix_evict(&prefix));
     assert_int_equal(rp_kv_pool_count(&pool, RP_KV_FREE), PAGES - 1);
+}
+
+struct heard {
+    struct rp_hash128 hash, previous;
+    int32_t tokens[PAGE_TOKENS];
+    bool entered, is_first;
+};
+static struct heard heard[8];
+static uint32_t heard_count;
+
+static void hear(void *ctx, const struct rp_kv_prefix_change *change) {
+    struct heard *one_more = &heard[heard_count++];
+    assert_ptr_equal(ctx, heard);
+    *one_more = (struct heard){
+        change->hash, change->previous, {0}, change->tokens != NULL, change->is_first};
+    if (change->tokens)
+        memcpy(one_more->tokens, change->tokens, sizeof one_more->tokens);
+}
+
+static void test_every_change_is_noted_once_with_what_came_before(void **state) {
+    (void)state;
+    struct rp_hash128 root = rp_kv_prefix_root(&prefix, 7);
+    struct rp_hash128 after_one = rp_kv_prefix_next(&prefix, root, one);
+    heard_count = 0;
+    prefix.note = hear;
+    prefix.note_ctx = heard;
+    uint32_t first = insert(7, root, one), second = insert(7, after_one, two);
+    uint32_t twice = rp_kv_pool_try_alloc(&pool);
+    assert_false(rp_kv_prefix_insert(&prefix, twice, 7, root, after_one, one));
+    rp_kv_prefix_remove(&prefix, twice);
+    assert_int_equal(heard_count, 2);
+    assert_true(heard[0].entered && heard[0].is_first && heard[1].entered && !heard[1].is_first);
+    assert_true(rp_hash128_equal(heard[0].hash, after_one));
+    assert_true(rp_hash128_equal(heard[1].previous, after_one));
+    assert_memory_equal(heard[1].tokens, two, sizeof two);
+    rp_kv_pool_release(&pool, second, 0);
+    rp_kv_pool_release(&pool, first, 0);
+    assert_true(rp_kv_prefix_evict(&prefix));
+    rp_kv_prefix_remove(&prefix, first);
+    rp_kv_prefix_remove(&prefix, first);
+    assert_int_equal(heard_count, 4);
+    assert_true(!heard[2].entered && rp_hash128_equal(heard[2].hash, heard[1].hash));
+    assert_true(!heard[3].entered && rp_hash128_equal(heard[3].hash, after_one));
 }
 
 static void test_another_key_gives_other_hashes(void **state) {
@@ -154,6 +197,7 @@ int main(void) {
         TEST(test_content_computed_twice_keeps_the_first_page),
         TEST(test_entries_that_share_a_bucket_live_and_go_apart),
         TEST(test_eviction_takes_the_least_recently_used_page_that_nobody_holds),
+        TEST(test_every_change_is_noted_once_with_what_came_before),
         TEST(test_another_key_gives_other_hashes),
         TEST(test_init_without_memory_leaves_nothing_behind),
     };

@@ -193,7 +193,7 @@ static void test_the_table_has_each_role_once_and_a_tied_head_is_the_embedding(v
         const struct rp_weight *weight = &f->model.weights.entries[i];
         assert_ptr_equal(rp_model_weight(&f->model, weight->role, weight->layer), weight);
         assert_true(weight->role != RP_WEIGHT_HEAD);
-        assert_int_equal(weight->expert, RP_NO_EXPERT);
+        assert_int_equal(weight->experts, 0);
     }
     assert_ptr_equal(rp_model_weight(&f->model, RP_WEIGHT_HEAD, RP_LAYER_NONE),
                      rp_model_weight(&f->model, RP_WEIGHT_EMBED, RP_LAYER_NONE));

@@ -60,7 +60,10 @@ CHANGES = {
     "partial_rotary_factor": [0.25, 1.0], "original_max_position_embeddings": [64, 300], "embedding_multiplier": [5.0],
     "residual_multiplier": [0.9], "attention_multiplier": [1.5], "logits_scaling": [2.0], "num_local_experts": [4],
     "shared_intermediate_size": [60], "position_embedding_type": [None, "alibi"], "no_rope_layer_interval": [3],
-    "use_parallel_residual": [True], "qk_layernorm": [True], "logit_scale": [0.5], "use_qk_norm": [True],
+    "num_experts": [4], "n_routed_experts": [8], "num_experts_per_tok": [1], "moe_intermediate_size": [32],
+    "norm_topk_prob": [True, False], "shared_expert_intermediate_size": [24], "decoder_sparse_step": [2],
+    "mlp_only_layers": [[0]], "n_group": [3], "topk_group": [1], "n_shared_experts": [1], "routed_scaling_factor": [0.7],
+    "first_k_dense_replace": [2], "use_parallel_residual": [True], "qk_layernorm": [True], "logit_scale": [0.5], "use_qk_norm": [True],
     "rope_scaling": [{"rope_type": "linear", "factor": 4.0}, YARN, {"rope_type": "dynamic", "factor": 3.0}, None,
                      {"rope_type": "proportional", "factor": 2.0}, {**YARN, "new_key": 1}],
     "rope_parameters": [{"full_attention": {"rope_theta": 300.0}, "sliding_attention": {"rope_theta": 50.0}},
@@ -73,7 +76,7 @@ FOREIGN = {"logits_scaling": 3.0, "attn_logit_softcapping": 1.0, "use_alibi": Tr
 IRRELEVANT = {"bos_token_id", "eos_token_id", "torch_dtype", "max_position_embeddings"}
 # Not read by the class: gemma's has another key; the dense model's MLP has another; types given one by one; a theta that
 # no layer or only rope_parameters uses.
-UNREAD = {("gemma2", "hidden_act"), ("gemma3", "hidden_act"), ("granite_hybrid", "intermediate_size")}
+UNREAD = {("qwen2_moe", "intermediate_size"), ("gemma2", "hidden_act"), ("gemma3", "hidden_act"), ("granite_hybrid", "intermediate_size")}
 # What else the message may name: the key that the changed one contradicts.
 NAMED_AS = {"architectures": "model_type", "hidden_size": "rope_scaling", "num_attention_heads": "rope_scaling",
             "partial_rotary_factor": "rope_scaling", "sliding_window": "gives no window"}

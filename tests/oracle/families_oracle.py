@@ -17,7 +17,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 try:
     import numpy as np
-    from random_models import LAYER_NORMS, head_dim_of, renamed, rounded, write_model
+    from random_models import LAYER_NORMS, experts_of, has_experts, head_dim_of, renamed, rounded, write_model
 except ImportError as error:
     print(f"SKIP: {error}")
     sys.exit(77)
@@ -76,9 +76,23 @@ VARIANTS = [
     ("cohere2", {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
                  "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
 ]
+# On the CPU alone.
+EXPERT_VARIANTS = [
+    ("mixtral", {}),
+    ("mixtral", {"sliding_window": 9, "num_experts_per_tok": 5, "tied": False}),
+    ("qwen2_moe", {}),
+    ("qwen2_moe", {"norm_topk_prob": True, "decoder_sparse_step": 2}),
+    ("qwen3_moe", {}),
+    ("qwen3_moe", {"norm_topk_prob": False, "mlp_only_layers": [], "num_experts": 33, "num_experts_per_tok": 8}),
+    ("olmoe", {}),
+    ("granite_moe", {}),
+    ("glm4_moe", {}),
+    ("glm4_moe", {"use_qk_norm": True, "n_group": 1, "topk_group": 1, "norm_topk_prob": False, "n_shared_experts": 1,
+                  "first_k_dense_replace": 0}),
+]
 # model_type's defaults where they are not Llama's.
 THETA = {"gemma3": 1e6, "olmo3": 500000.0, "smollm3": 2e6, "cohere": 500000.0}
-PARTIAL = {"stablelm": 0.25, "glm": 0.5, "glm4": 0.5}
+PARTIAL = {"stablelm": 0.25, "glm": 0.5, "glm4": 0.5, "glm4_moe": 0.5}
 
 
 def yarn(config, scaling, dim, base, inv):
@@ -165,6 +179,8 @@ def is_sliding(config, family, layer):
     types = config.get("layer_types")
     if types:
         return types[layer] == "sliding_attention"
+    if family == "qwen3_moe":
+        return bool(config.get("use_sliding_window"))
     if family.startswith("qwen"):
         return bool(config.get("use_sliding_window")) and layer >= config["max_window_layers"]
     if family == "smollm3":
@@ -173,7 +189,7 @@ def is_sliding(config, family, layer):
              "cohere2": config.get("sliding_window_pattern", 4)}.get(family)
     if every:
         return (layer + 1) % every != 0
-    return family in ("mistral", "ministral", "ministral3", "phi3")
+    return family in ("mistral", "ministral", "ministral3", "phi3", "mixtral")
 
 
 def has_rope(config, family, layer):
@@ -190,7 +206,7 @@ class Layers:
 
     def __init__(self, model, dtype, cut):
         self.config, self.family, self.cut = model.config, model.family, cut
-        self.tensors = {name: (rounded(values, dtype) if values.ndim == 2 else values).astype(np.float64)
+        self.tensors = {name: (rounded(values, dtype) if values.ndim >= 2 else values).astype(np.float64)
                         for name, values in model.tensors.items()}
         self.eps = self.config["layer_norm_eps" if self.family in LAYER_NORMS else "rms_norm_eps"]
         self.heads, self.kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
@@ -275,18 +291,68 @@ class Layers:
             out[:, head] = weights @ v[:, kv] / total
         return self.linear(out.reshape(len(h), -1), at + "self_attn.o_proj")
 
+    def route(self, h, at):
+        """The weight of each expert for each row; 0: not chosen."""
+        config, (count, _) = self.config, experts_of(self.config, self.family)
+        used, rows = config["num_experts_per_tok"], np.arange(len(h))[:, None]
+        block = "block_sparse_moe." if self.family in ("mixtral", "granite_moe") else "mlp."
+        logits = self.cut(h) @ self.tensor(at + block + ("router.layer.weight" if self.family == "granite_moe" else "gate.weight")).T
+        soft = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        scores = soft / soft.sum(axis=-1, keepdims=True)
+        choice = scores
+        if self.family == "glm4_moe":
+            scores = 1 / (1 + np.exp(-logits))
+            choice = scores + self.tensor(at + "mlp.gate.e_score_correction_bias")
+            groups = choice.reshape(len(h), config["n_group"], -1)
+            best = np.sort(groups, axis=-1)[..., -2:].sum(axis=-1).argsort(axis=-1)[:, -config["topk_group"]:]
+            kept = np.zeros(groups.shape[:2], bool)
+            kept[rows, best] = True
+            choice = np.where(np.repeat(kept, count // config["n_group"], axis=-1), choice, -np.inf)
+        chosen = (-choice).argsort(axis=-1, kind="stable")[:, :used]
+        weights = scores[rows, chosen]
+        if self.family in ("mixtral", "granite_moe") or config.get("norm_topk_prob", self.family == "glm4_moe"):
+            weights = weights / weights.sum(axis=-1, keepdims=True)
+        out = np.zeros((len(h), count))
+        out[rows, chosen] = weights * config.get("routed_scaling_factor", 1.0)
+        return out
+
+    def act(self, gate):
+        if self.config.get("hidden_activation" if self.family.startswith("gemma") else "hidden_act") == "gelu_pytorch_tanh":
+            return gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate ** 3)))
+        return gate / (1 + np.exp(-gate))
+
+    def expert(self, h, at, i):
+        if self.family == "granite_moe":
+            gate, up = np.split(self.cut(h) @ self.tensor(at + "block_sparse_moe.input_linear.weight")[i].T, 2, axis=-1)
+            down = self.tensor(at + "block_sparse_moe.output_linear.weight")[i]
+            return self.cut(self.cut(self.act(gate) * up) @ down.T)
+        block, names = (("block_sparse_moe.", ("w1", "w3", "w2")) if self.family == "mixtral" else
+                        ("mlp.", ("gate_proj", "up_proj", "down_proj")))
+        return self.cut(self.gated(h, f"{at}{block}experts.{i}.", names))
+
+    def gated(self, h, at, names=("gate_proj", "up_proj", "down_proj")):
+        gate, up = self.linear(h, at + names[0]), self.linear(h, at + names[1])
+        return self.linear(self.act(gate) * up, at + names[2])
+
+    def experts(self, h, at):
+        weights = self.route(h, at)
+        out = sum(weights[:, i:i + 1] * self.expert(h, at, i) for i in range(weights.shape[1]))
+        if self.family == "qwen2_moe":
+            gate = self.linear(h, at + "mlp.shared_expert_gate")
+            return out + self.gated(h, at + "mlp.shared_expert.") / (1 + np.exp(-gate))
+        if self.family == "glm4_moe" and self.config["n_shared_experts"]:
+            return out + self.gated(h, at + "mlp.shared_experts.")
+        return out
+
     def mlp(self, h, at):
+        if has_experts(self.config, self.family, int(at.split(".")[2])):
+            return self.experts(h, at)
         if self.family in ("phi3", "glm", "glm4", "granite_hybrid"):
             name = "shared_mlp.input_linear" if self.family == "granite_hybrid" else "mlp.gate_up_proj"
             gate, up = np.split(self.linear(h, at + name), 2, axis=-1)
         else:
             gate, up = self.linear(h, at + "mlp.gate_proj"), self.linear(h, at + "mlp.up_proj")
-        activation = self.config.get("hidden_activation" if self.family.startswith("gemma") else "hidden_act")
-        if activation == "gelu_pytorch_tanh":
-            act = gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate ** 3)))
-        else:
-            act = gate / (1 + np.exp(-gate))
-        return self.linear(act * up, at + ("shared_mlp.output_linear" if self.family == "granite_hybrid" else "mlp.down_proj"))
+        return self.linear(self.act(gate) * up, at + ("shared_mlp.output_linear" if self.family == "granite_hybrid" else "mlp.down_proj"))
 
     def layer(self, x, layer, tensor_cores):
         family, at = self.family, f"model.layers.{layer}."
@@ -377,4 +443,4 @@ def compare(binary, variants, chunks, tensor_core_dims=()):
 
 
 if __name__ == "__main__":
-    compare(program(), VARIANTS, (0, 1, 7, 64))
+    compare(program(), VARIANTS + EXPERT_VARIANTS, (0, 1, 7, 64))

@@ -34,6 +34,9 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
           "original_max_position_embeddings": 32, "rope_theta": 500000.0}
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 MINISTRAL3 = {**YARN, "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}
+# Widths of experts are multiples of 16.
+EXPERTS = {"num_experts": 7, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+GLM_EXPERTS = {"n_routed_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 16, "routed_scaling_factor": 1.5, "first_k_dense_replace": 2}
 
 VARIANTS = [
     ("Llama", {"rope_parameters": LLAMA3}),
@@ -76,6 +79,21 @@ VARIANTS = [
     ("Cohere2", {"logit_scale": 1.5, "sliding_window": 9, "rope_parameters": ROPE}),
     ("Cohere2", {"logit_scale": 1.5, "sliding_window": 9, "layer_types": LAYERS, "rope_parameters": {
         "rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
+    ("Mixtral", {"intermediate_size": 32, "num_local_experts": 5, "rope_parameters": ROPE}),
+    ("Mixtral", {"intermediate_size": 16, "num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": 9,
+                 "rope_parameters": ROPE}),
+    ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 40, "rope_parameters": ROPE}),
+    ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 20, "norm_topk_prob": True, "decoder_sparse_step": 2,
+                  "rope_parameters": ROPE}),
+    ("Qwen3Moe", {**EXPERTS, "norm_topk_prob": True, "head_dim": 12, "rope_parameters": ROPE}),
+    ("Qwen3Moe", {**EXPERTS, "num_experts": 33, "num_experts_per_tok": 8, "mlp_only_layers": [1], "rope_parameters": ROPE}),
+    ("Olmoe", {**EXPERTS, "intermediate_size": 16, "rope_parameters": ROPE}),
+    ("Olmoe", {**EXPERTS, "intermediate_size": 16, "norm_topk_prob": True, "num_key_value_heads": 6, "rope_parameters": ROPE}),
+    ("GraniteMoe", {"intermediate_size": 32, "num_local_experts": 6, "embedding_multiplier": 12.0,
+                    "residual_multiplier": 0.22, "attention_multiplier": 0.2, "logits_scaling": 0.3, "rope_parameters": ROPE}),
+    ("Glm4Moe", {**GLM_EXPERTS, "head_dim": 8, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}),
+    ("Glm4Moe", {**GLM_EXPERTS, "n_group": 4, "topk_group": 2, "use_qk_norm": True, "attention_bias": True,
+                 "norm_topk_prob": False, "n_shared_experts": 2, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}),
 ]
 
 
@@ -91,6 +109,9 @@ def make(directory, family, overrides, seed):
             values.copy_(torch.randn(values.shape, generator=random) * (0.1 if values.ndim == 1 else 0.15))
             if "norm" in key and key.endswith("weight") and family != "Gemma3Text":
                 values.add_(1)
+        for key, values in sorted(model.named_buffers()):
+            if key.endswith("e_score_correction_bias"):
+                values.copy_(torch.randn(values.shape, generator=random) * 0.2)
     model.save_pretrained(directory)
     return model
 

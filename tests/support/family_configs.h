@@ -5,7 +5,7 @@
 #include "model/model.h"
 
 /* Sets what the family's configurations have: scales, LayerNorm, norms of all heads, layers without
- * RoPE, two tables of angles, partial RoPE. Sizes and windows are the caller's. */
+ * RoPE, two tables of angles, partial RoPE, experts. Sizes and windows are the caller's. */
 static inline void rp_test_set_family(struct rp_model_config *config) {
     switch (config->family) {
     case RP_FAMILY_QWEN2:
@@ -49,6 +49,39 @@ static inline void rp_test_set_family(struct rp_model_config *config) {
         config->layer_norm = config->parallel = true;
         config->qk_norm = RP_QK_NORM_EACH_HEAD;
         config->logit_factor = 0.5f;
+        break;
+    case RP_FAMILY_MIXTRAL:
+        config->experts = (struct rp_model_experts){.count = 5,
+                                                    .used = 2,
+                                                    .intermediate = 32,
+                                                    .renormalize = true,
+                                                    .groups = 1,
+                                                    .factor = 1};
+        break;
+    case RP_FAMILY_QWEN2_MOE:
+        config->qkv_bias = true;
+        config->experts = (struct rp_model_experts){.count = 7,
+                                                    .used = 7,
+                                                    .intermediate = 16,
+                                                    .shared = 40,
+                                                    .shared_gate = true,
+                                                    .groups = 1,
+                                                    .factor = 1};
+        break;
+    case RP_FAMILY_GLM4_MOE: /* layer 0 has an MLP */
+        config->rope.rotary_dim = config->head_dim / 2;
+        config->experts = (struct rp_model_experts){.count = 12,
+                                                    .used = 3,
+                                                    .intermediate = 48,
+                                                    .shared = 48,
+                                                    .score = RP_ROUTE_SIGMOID,
+                                                    .bias = true,
+                                                    .renormalize = true,
+                                                    .groups = 4,
+                                                    .groups_used = 2,
+                                                    .group_best = 2,
+                                                    .factor = 1.5f,
+                                                    .dense_layers = {1}};
         break;
     default:
         break;

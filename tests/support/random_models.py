@@ -49,6 +49,25 @@ FAMILIES = {
     "cohere2": ("Cohere2ForCausalLM", {"layer_norm_eps": 1e-5, "logit_scale": 1.5, "sliding_window": 9,
                                        "sliding_window_pattern": 2, "hidden_size": 48}),
 }
+# With experts; widths are multiples of 16.
+EXPERTS = {"hidden_size": 48, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+FAMILIES.update({
+    "mixtral": ("MixtralForCausalLM", {"hidden_size": 48, "intermediate_size": 32, "sliding_window": None,
+                                       "num_local_experts": 5, "num_experts_per_tok": 2}),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", {**EXPERTS, "num_experts": 7, "norm_topk_prob": False,
+                                          "shared_expert_intermediate_size": 20, "decoder_sparse_step": 1}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", {**EXPERTS, "num_experts": 6, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+    "olmoe": ("OlmoeForCausalLM", {"hidden_size": 48, "intermediate_size": 16, "num_experts": 9, "num_experts_per_tok": 3,
+                                   "norm_topk_prob": False}),
+    "granite_moe": ("GraniteMoeForCausalLM", {
+        "model_type": "granitemoe", "hidden_size": 48, "intermediate_size": 32, "num_local_experts": 6,
+        "num_experts_per_tok": 2, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3,
+        "logits_scaling": 0.3}),
+    "glm4_moe": ("Glm4MoeForCausalLM", {
+        **EXPERTS, "num_experts_per_tok": 3, "n_routed_experts": 12, "n_group": 4, "topk_group": 2, "n_shared_experts": 2,
+        "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "norm_topk_prob": True, "use_qk_norm": False,
+        "attention_bias": True, "partial_rotary_factor": 0.5}),
+})
 LAYER_NORMS = ("stablelm", "cohere", "cohere2")
 # InternLM2's names of Llama's tensors.
 INTERNLM2 = {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo",
@@ -89,7 +108,7 @@ def encoded(values, dtype):
 
 def has_bias(config, family, part):
     """Whether the linear `part` (q, o or mlp) has a bias."""
-    if family == "qwen2":
+    if family in ("qwen2", "qwen2_moe"):
         return part == "q"
     if family == "stablelm":
         return part == "q" and config["use_qkv_bias"]
@@ -106,7 +125,7 @@ def head_dim_of(config):
 
 def norms_of(config, family):
     """Norms of a layer over hidden_size."""
-    if family.startswith("olmo"):
+    if family in ("olmo2", "olmo3"):
         return ["post_attention_layernorm", "post_feedforward_layernorm"]
     if family.startswith("cohere") or (family == "stablelm" and config["use_parallel_residual"]):
         return ["input_layernorm"]
@@ -119,7 +138,7 @@ def norms_of(config, family):
 def head_norm_shapes(config, family):
     """Names and shapes of the norms of q and k."""
     dim, heads = head_dim_of(config), {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
-    if family in ("qwen3", "gemma3"):
+    if family in ("qwen3", "gemma3", "qwen3_moe") or (family == "glm4_moe" and config["use_qk_norm"]):
         return {f"self_attn.{x}_norm.weight": (dim,) for x in heads}
     if family.startswith("olmo"):
         return {f"self_attn.{x}_norm.weight": (n * dim,) for x, n in heads.items()}
@@ -128,6 +147,43 @@ def head_norm_shapes(config, family):
     if family == "stablelm" and config["qk_layernorm"]:
         return {f"self_attn.{x}_layernorm.norms.{i}.weight": (dim,) for x, n in heads.items() for i in range(n)}
     return {}
+
+
+def experts_of(config, family):
+    """The number of experts of a layer that has any, and the width of one; (0, 0): no such family."""
+    count = config.get("n_routed_experts") or config.get("num_experts") or config.get("num_local_experts") or 0
+    return (count, config.get("moe_intermediate_size", config["intermediate_size"])) if family != "granite_hybrid" else (0, 0)
+
+
+def has_experts(config, family, layer):
+    if not experts_of(config, family)[0] or layer in config.get("mlp_only_layers", []):
+        return False
+    return (layer + 1) % config.get("decoder_sparse_step", 1) == 0 and layer >= config.get("first_k_dense_replace", 0)
+
+
+def expert_shapes(config, family):
+    """Tensors of a mixture of experts: name -> shape."""
+    hidden, (count, inner) = config["hidden_size"], experts_of(config, family)
+    if family == "granite_moe":
+        return {"block_sparse_moe.router.layer.weight": (count, hidden),
+                "block_sparse_moe.input_linear.weight": (count, 2 * inner, hidden),
+                "block_sparse_moe.output_linear.weight": (count, hidden, inner)}
+    names = ("w1", "w3", "w2") if family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    block = "block_sparse_moe." if family == "mixtral" else "mlp."
+    shapes = {block + "gate.weight": (count, hidden)}
+    for i in range(count):
+        shapes.update({f"{block}experts.{i}.{name}.weight": (hidden, inner) if name == names[2] else (inner, hidden)
+                       for name in names})
+    shared = config.get("shared_expert_intermediate_size", config.get("n_shared_experts", 0) * inner)
+    if shared:
+        at = "mlp.shared_expert." if family == "qwen2_moe" else "mlp.shared_experts."
+        shapes.update({at + "gate_proj.weight": (shared, hidden), at + "up_proj.weight": (shared, hidden),
+                       at + "down_proj.weight": (hidden, shared)})
+    if family == "qwen2_moe":
+        shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
+    if family == "glm4_moe":
+        shapes["mlp.gate.e_score_correction_bias"] = (count,)
+    return shapes
 
 
 def linears_of(config, family):
@@ -170,7 +226,11 @@ def shapes_of(config, family):
             shapes[at + name + ".weight"] = (hidden,)
             if biased_norms:
                 shapes[at + name + ".bias"] = (hidden,)
+        experts = has_experts(config, family, layer)
+        shapes.update({at + name: shape for name, shape in expert_shapes(config, family).items()} if experts else {})
         for name, (rows, columns, part) in linears_of(config, family).items():
+            if experts and name.startswith("mlp."):
+                continue
             shapes[at + name + ".weight"] = (rows, columns)
             if part and has_bias(config, family, part):
                 shapes[at + name + ".bias"] = (rows,)
@@ -250,7 +310,8 @@ def write_model(directory, family, dtype="f32", shards=1, tied=True, seed=0, wra
     random = np.random.default_rng(seed)
     tensors = {}
     for name, shape in shapes_of(config, family).items():
-        values = random.standard_normal(shape, np.float32) * 0.05
+        # Routers choose clearly, so that rounding changes no choice.
+        values = random.standard_normal(shape, np.float32) * (0.5 if "gate.weight" in name or "router" in name else 0.05)
         # Gemma adds the one itself.
         around_one = "norm" in name and name.endswith("weight") and not family.startswith("gemma")
         tensors[name] = rounded(values + 1 if around_one else values, dtype)
