@@ -2,8 +2,8 @@
  * The thread's own work, step after step, is in step_loop.c. */
 #include "engine/engine_internal.h"
 
-#include "backend/module.h"
 #include "backend/group.h"
+#include "backend/module.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
