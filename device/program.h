@@ -163,7 +163,7 @@ struct rp_op {
     /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or NULL;
      * ROUTE: added to the scores for the choice (count) f32, or NULL */
     const float *vector;
-    /* Elements from a rank\'s vector to the next one\'s; 0: all have the same. */
+    /* Elements from a rank's vector to the next one's; 0: all have the same. */
     uint32_t vector_step;
     const float *bias; /* LAYER_NORM: (cols) f32 or NULL */
     /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32; SCALE: (positions) f32 or NULL */

@@ -7,11 +7,17 @@
 #define BLOCK 128u /* of RP_SCALE_BLOCK_128 */
 #define ALIGN 64
 
-/* Rows that a run has of the matrix itself. */
+static uint32_t sections_of(const struct rp_matrix_cut *cut) { return RP_MAX(cut->sections, 1u); }
+
+static uint32_t section_rows(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut) {
+    return matrix->rows / sections_of(cut);
+}
+
+/* Rows that a run has of its section of the matrix. */
 static uint32_t live_rows(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
                           uint32_t run) {
-    uint32_t from = RP_MIN(cut->runs[run].from, matrix->rows);
-    return RP_MIN(cut->runs[run].rows, matrix->rows - from);
+    uint32_t rows = section_rows(matrix, cut), from = RP_MIN(cut->runs[run].from, rows);
+    return RP_MIN(cut->runs[run].rows, rows - from);
 }
 
 static bool splits(uint32_t begin, uint32_t end, uint32_t whole, uint32_t unit) {
@@ -31,9 +37,12 @@ const char *rp_matrix_cut_refusal(const struct rp_matrix *matrix, const struct r
         return NULL;
     if (splits(cut->col, cut->col + cut->cols, matrix->cols, BLOCK))
         return "a rank would have parts of blocks of 128 columns with one scale";
+    if (cut->sections > 1 && section_rows(matrix, cut) % BLOCK != 0)
+        return "an expert has parts of blocks of 128 rows with one scale";
     for (uint32_t i = 0; i < cut->run_count; i++) {
         uint32_t end = cut->runs[i].from + cut->runs[i].rows;
-        bool last = i + 1 == cut->run_count; /* only the last one may end inside a block */
+        /* Only the last one may end inside a block. */
+        bool last = cut->sections <= 1 && i + 1 == cut->run_count;
         if (cut->runs[i].from % BLOCK != 0 || (cut->runs[i].rows % BLOCK != 0 && !last) ||
             (cut->runs[i].rows % BLOCK != 0 && end < matrix->rows))
             return "a rank would have parts of blocks of 128 rows with one scale";
@@ -56,6 +65,8 @@ struct rp_matrix rp_matrix_cut_shape(const struct rp_matrix *matrix,
                 (struct rp_matrix_part){out.rows, cut->runs[i].rows, matrix->parts[i].type};
         out.rows += cut->runs[i].rows;
     }
+    RP_ASSERT(cut->sections <= 1 || matrix->part_count == 0);
+    out.rows *= sections_of(cut);
     return out;
 }
 
@@ -71,32 +82,43 @@ static void copy_rows(void *to, size_t to_stride, const void *from, size_t from_
                (const unsigned char *)from + row * from_stride, bytes);
 }
 
+/* A run of a matrix of blocks: a part of its own. */
+static void copy_blocks(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
+                        uint32_t run, struct rp_matrix *out) {
+    uint32_t type = matrix->parts[run].type;
+    size_t from_row = rp_blocks_row_bytes(type, matrix->cols);
+    size_t to_row = rp_blocks_row_bytes(type, cut->cols), rows = live_rows(matrix, cut, run);
+    const unsigned char *from = (const unsigned char *)matrix->data +
+                                rp_matrix_part_offset(matrix, run) +
+                                rp_blocks_row_bytes(type, cut->col);
+    unsigned char *to = (unsigned char *)out->data + rp_matrix_part_offset(out, run);
+    if (rows)
+        copy_rows(to, to_row,
+                  from + (cut->runs[run].from - matrix->parts[run].row_begin) * from_row, from_row,
+                  rows, to_row);
+    memset(to + rows * to_row, 0, (cut->runs[run].rows - rows) * to_row);
+}
+
 static void copy_data(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
                       struct rp_matrix *out) {
-    size_t at = 0; /* row of out, of a matrix without parts */
-    for (uint32_t i = 0; i < cut->run_count; i++) {
-        bool blocks = matrix->dtype == RP_DTYPE_BLOCKS;
-        uint32_t type = blocks ? matrix->parts[i].type : 0, size = rp_dtype_bytes(matrix->dtype);
-        size_t from_row =
-            blocks ? rp_blocks_row_bytes(type, matrix->cols) : (size_t)matrix->cols * size;
-        size_t to_row = blocks ? rp_blocks_row_bytes(type, cut->cols) : (size_t)cut->cols * size;
-        size_t skip = blocks ? rp_blocks_row_bytes(type, cut->col) : (size_t)cut->col * size;
-        const unsigned char *from = matrix->data;
-        unsigned char *to = out->data;
-        if (blocks) {
-            from += rp_matrix_part_offset(matrix, i) +
-                    (cut->runs[i].from - matrix->parts[i].row_begin) * from_row;
-            to += rp_matrix_part_offset(out, i);
-        } else {
-            from += cut->runs[i].from * from_row;
-            to += at * to_row;
+    size_t size = rp_dtype_bytes(matrix->dtype), from_row = matrix->cols * size;
+    size_t to_row = cut->cols * size;
+    unsigned char *to = out->data;
+    for (uint32_t i = 0; i < cut->run_count && matrix->dtype == RP_DTYPE_BLOCKS; i++)
+        copy_blocks(matrix, cut, i, out);
+    if (matrix->dtype == RP_DTYPE_BLOCKS)
+        return;
+    for (uint32_t s = 0; s < sections_of(cut); s++)
+        for (uint32_t i = 0; i < cut->run_count; i++) {
+            size_t first = (size_t)s * section_rows(matrix, cut) + cut->runs[i].from;
+            size_t rows = live_rows(matrix, cut, i);
+            if (rows)
+                copy_rows(to, to_row,
+                          (const unsigned char *)matrix->data + first * from_row + cut->col * size,
+                          from_row, rows, to_row);
+            memset(to + rows * to_row, 0, (cut->runs[i].rows - rows) * to_row);
+            to += cut->runs[i].rows * to_row;
         }
-        size_t rows = live_rows(matrix, cut, i);
-        if (rows)
-            copy_rows(to, to_row, from + skip, from_row, rows, to_row);
-        memset(to + rows * to_row, 0, (cut->runs[i].rows - rows) * to_row);
-        at += cut->runs[i].rows;
-    }
 }
 
 /* Scales in a grid: one for `unit_rows` rows and `unit_cols` columns. */
@@ -104,18 +126,19 @@ static void copy_grid(const struct rp_matrix *matrix, const struct rp_matrix_cut
                       uint32_t unit_rows, uint32_t unit_cols, float *out) {
     size_t from_row = RP_CEIL_DIV((size_t)matrix->cols, unit_cols);
     size_t to_row = RP_CEIL_DIV((size_t)cut->cols, unit_cols);
-    for (uint32_t i = 0; i < cut->run_count; i++) {
-        size_t all = RP_CEIL_DIV(cut->runs[i].rows, unit_rows);
-        size_t rows = RP_CEIL_DIV(live_rows(matrix, cut, i), unit_rows);
-        if (rows)
-            copy_rows(out, to_row * sizeof *out,
-                      matrix->scales + cut->runs[i].from / unit_rows * from_row +
-                          cut->col / unit_cols,
-                      from_row * sizeof *out, rows, to_row * sizeof *out);
-        for (size_t k = rows * to_row; k < all * to_row; k++)
-            out[k] = 1.0f;
-        out += all * to_row;
-    }
+    for (uint32_t s = 0; s < sections_of(cut); s++)
+        for (uint32_t i = 0; i < cut->run_count; i++) {
+            size_t first = ((size_t)s * section_rows(matrix, cut) + cut->runs[i].from) / unit_rows;
+            size_t all = RP_CEIL_DIV(cut->runs[i].rows, unit_rows);
+            size_t rows = RP_CEIL_DIV(live_rows(matrix, cut, i), unit_rows);
+            if (rows)
+                copy_rows(out, to_row * sizeof *out,
+                          matrix->scales + first * from_row + cut->col / unit_cols,
+                          from_row * sizeof *out, rows, to_row * sizeof *out);
+            for (size_t k = rows * to_row; k < all * to_row; k++)
+                out[k] = 1.0f;
+            out += all * to_row;
+        }
 }
 
 static void copy_scales(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
@@ -130,6 +153,7 @@ static void copy_scales(const struct rp_matrix *matrix, const struct rp_matrix_c
         copy_grid(matrix,
                   &(struct rp_matrix_cut){.runs = {cut->runs[0], cut->runs[1], cut->runs[2]},
                                           .run_count = cut->run_count,
+                                          .sections = cut->sections,
                                           .cols = matrix->cols},
                   1, matrix->cols, out);
         break;

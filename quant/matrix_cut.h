@@ -12,6 +12,9 @@ struct rp_matrix_cut {
         uint32_t from, rows; /* rows past the end of the matrix are zeros, with scale 1 */
     } runs[RP_MATRIX_PARTS_MAX];
     uint32_t run_count;
+    /* The runs are taken from each of so many equal sections of the rows, the experts of a stack;
+     * 0: the matrix is one. */
+    uint32_t sections;
     uint32_t col, cols;
 };
 

@@ -60,8 +60,13 @@ static void check_cut(const struct rp_matrix *whole, const struct rp_matrix_cut 
     assert_int_equal(rp_matrix_cut(whole, cut, &shard), RP_OK);
     uint32_t at = 0;
     for (uint32_t i = 0; i < cut->run_count; i++)
-        for (uint32_t row = 0; row < cut->runs[i].rows; row++)
+        for (uint32_t row = 0; row < cut->runs[i].rows && cut->sections <= 1; row++)
             check_row(whole, &shard, cut, cut->runs[i].from + row, at++);
+    for (uint32_t s = 0; s < cut->sections && cut->sections > 1; s++)
+        for (uint32_t i = 0; i < cut->run_count; i++)
+            for (uint32_t row = 0; row < cut->runs[i].rows; row++)
+                check_row(whole, &shard, cut,
+                          s * (whole->rows / cut->sections) + cut->runs[i].from + row, at++);
     assert_int_equal(at, shard.rows);
     rp_matrix_deinit(&shard);
 }
@@ -79,6 +84,11 @@ static void check_matrix(struct rp_matrix shape, uint32_t unit_rows, uint32_t un
     if (whole.part_count == 2)
         check_cut(&whole, &runs);
     else if (whole.part_count == 0)
+        check_cut(&whole, &runs);
+    runs.runs[0].from = 0;
+    runs.runs[1].from = unit_rows;
+    runs.sections = 2; /* as of two experts */
+    if (whole.part_count == 0)
         check_cut(&whole, &runs);
     struct rp_matrix_cut cols = {.run_count = 1, .col = unit_cols, .cols = unit_cols};
     cols.runs[0].rows = rows;
