@@ -267,12 +267,25 @@ int rp_model_shard(struct rp_model *model, uint32_t ranks, struct rp_error *err)
     return status;
 }
 
+static int refuse_order(const struct rp_weight *weight, struct rp_error *err) {
+    int status =
+        rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                     "--tensor-parallel-size: %s of layer %u has its columns in an order of "
+                     "its own (desc_act), which cannot be divided",
+                     name_of(weight->role), weight->layer);
+    rp_error_hint(err, "omit --tensor-parallel-size, or use a checkpoint without desc_act");
+    return status;
+}
+
 int rp_weight_divide(const struct rp_model *model, struct rp_weight *weight, struct rp_error *err) {
     if (!weight->shards || !weight->matrix.data)
         return RP_OK;
     for (uint32_t rank = 0; rank < model->ranks; rank++) {
         const struct rp_matrix_cut cut = cut_of(model, weight, rank);
-        if (rp_matrix_cut(&weight->matrix, &cut, &weight->shards[rank]) != RP_OK)
+        int status = rp_matrix_cut(&weight->matrix, &cut, &weight->shards[rank]);
+        if (status == RP_STATUS_UNSUPPORTED)
+            return refuse_order(weight, err);
+        if (status != RP_OK)
             return rp_weights_no_memory(model, err);
     }
     const struct rp_matrix whole = weight->matrix;
@@ -280,5 +293,7 @@ int rp_weight_divide(const struct rp_model *model, struct rp_weight *weight, str
     weight->matrix = whole; /* the shape stays */
     weight->matrix.data = NULL;
     weight->matrix.scales = NULL;
+    for (uint32_t i = 0; i < weight->matrix.part_count; i++)
+        weight->matrix.parts[i].columns = NULL;
     return RP_OK;
 }

@@ -26,12 +26,10 @@ static bool splits(uint32_t begin, uint32_t end, uint32_t whole, uint32_t unit) 
 
 const char *rp_matrix_cut_refusal(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut) {
     uint32_t unit = 1;
-    if (matrix->input == RP_INPUT_BF16)
-        return "4-bit weights are served by one device so far";
     for (uint32_t i = 0; i < matrix->part_count; i++)
         unit = RP_MAX(unit, rp_block_info(matrix->parts[i].type).values);
-    if (splits(cut->col, cut->col + cut->cols, matrix->cols, unit) || cut->cols % unit != 0)
-        return "a rank would have parts of blocks of the GGUF type";
+    if (splits(cut->col, cut->col + cut->cols, matrix->cols, unit))
+        return "a rank would have parts of blocks of weights that share scales";
     if (matrix->scale_kind == RP_SCALE_GROUP_K &&
         splits(cut->col, cut->col + cut->cols, matrix->cols, RP_MAX(matrix->scale_group, 1u)))
         return "a rank would have parts of groups of scales";
@@ -60,13 +58,15 @@ struct rp_matrix rp_matrix_cut_shape(const struct rp_matrix *matrix,
     out.layout = RP_LAYOUT_ROW_MAJOR;
     out.rows = 0;
     out.cols = cut->cols;
-    RP_ASSERT(matrix->part_count == 0 || matrix->part_count == cut->run_count);
+    RP_ASSERT(matrix->part_count <= 1 || matrix->part_count == cut->run_count);
     for (uint32_t i = 0; i < cut->run_count; i++) {
-        if (matrix->part_count)
+        if (matrix->part_count > 1)
             out.parts[i] = (struct rp_matrix_part){
                 .row_begin = out.rows, .rows = cut->runs[i].rows, .type = matrix->parts[i].type};
         out.rows += cut->runs[i].rows;
     }
+    if (matrix->part_count == 1)
+        out.parts[0] = (struct rp_matrix_part){.rows = out.rows, .type = matrix->parts[0].type};
     RP_ASSERT(cut->sections <= 1 || matrix->part_count == 0);
     out.rows *= sections_of(cut);
     return out;
@@ -84,21 +84,24 @@ static void copy_rows(void *to, size_t to_stride, const void *from, size_t from_
                (const unsigned char *)from + row * from_stride, bytes);
 }
 
-/* A run of a matrix of blocks: a part of its own. */
-static void copy_blocks(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
-                        uint32_t run, struct rp_matrix *out) {
-    uint32_t type = matrix->parts[run].type;
-    size_t from_row = rp_blocks_row_bytes(type, matrix->cols);
-    size_t to_row = rp_blocks_row_bytes(type, cut->cols), rows = live_rows(matrix, cut, run);
+/* The part that a run of a matrix of blocks lies in: each has its own, or all lie in the only one. */
+static uint32_t part_of(const struct rp_matrix *matrix, uint32_t run) {
+    return matrix->part_count == 1 ? 0 : run;
+}
+
+static unsigned char *copy_blocks(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
+                                  uint32_t run, unsigned char *to) {
+    const struct rp_matrix_part *part = &matrix->parts[part_of(matrix, run)];
+    size_t from_row = rp_blocks_row_bytes(part->type, matrix->cols);
+    size_t to_row = rp_blocks_row_bytes(part->type, cut->cols), rows = live_rows(matrix, cut, run);
     const unsigned char *from = (const unsigned char *)matrix->data +
-                                rp_matrix_part_offset(matrix, run) +
-                                rp_blocks_row_bytes(type, cut->col);
-    unsigned char *to = (unsigned char *)out->data + rp_matrix_part_offset(out, run);
+                                rp_matrix_part_offset(matrix, part_of(matrix, run)) +
+                                rp_blocks_row_bytes(part->type, cut->col);
     if (rows)
-        copy_rows(to, to_row,
-                  from + (cut->runs[run].from - matrix->parts[run].row_begin) * from_row, from_row,
+        copy_rows(to, to_row, from + (cut->runs[run].from - part->row_begin) * from_row, from_row,
                   rows, to_row);
     memset(to + rows * to_row, 0, (cut->runs[run].rows - rows) * to_row);
+    return to + cut->runs[run].rows * to_row;
 }
 
 static void copy_data(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
@@ -107,7 +110,7 @@ static void copy_data(const struct rp_matrix *matrix, const struct rp_matrix_cut
     size_t to_row = cut->cols * size;
     unsigned char *to = out->data;
     for (uint32_t i = 0; i < cut->run_count && matrix->dtype == RP_DTYPE_BLOCKS; i++)
-        copy_blocks(matrix, cut, i, out);
+        to = copy_blocks(matrix, cut, i, to);
     if (matrix->dtype == RP_DTYPE_BLOCKS)
         return;
     for (uint32_t s = 0; s < sections_of(cut); s++)
@@ -168,16 +171,39 @@ static void copy_scales(const struct rp_matrix *matrix, const struct rp_matrix_c
     }
 }
 
+/* The scales and the orders of columns of parts, which are known once they are read. */
+static int copy_parts(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
+                      struct rp_matrix *out) {
+    size_t bytes = matrix->cols * sizeof *matrix->parts[0].columns;
+    for (uint32_t i = 0; i < matrix->part_count; i++) {
+        const struct rp_matrix_part *from = &matrix->parts[i];
+        struct rp_matrix_part *to = &out->parts[i];
+        to->factor = from->factor;
+        to->divides = from->divides;
+        if (!from->columns)
+            continue;
+        if (cut->cols != matrix->cols)
+            return RP_STATUS_UNSUPPORTED;
+        to->columns = rp_alloc(bytes);
+        if (!to->columns)
+            return RP_STATUS_NO_MEMORY;
+        memcpy(to->columns, from->columns, bytes);
+    }
+    return RP_OK;
+}
+
 int rp_matrix_cut(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
                   struct rp_matrix *out) {
     size_t bytes = rp_matrix_bytes(out), scales = rp_matrix_scale_count(out);
     RP_ASSERT(matrix->data && matrix->layout == RP_LAYOUT_ROW_MAJOR && !out->data);
     out->data = bytes ? rp_alloc_aligned(bytes, ALIGN) : NULL;
     float *own = out->data && scales ? rp_alloc_aligned(scales * sizeof *own, ALIGN) : NULL;
-    if (!out->data || (scales && !own)) {
-        rp_free_aligned(out->data);
-        out->data = NULL;
+    if (!out->data || (scales && !own))
         return RP_STATUS_NO_MEMORY;
+    int status = copy_parts(matrix, cut, out);
+    if (status != RP_OK) {
+        rp_free_aligned(own);
+        return status;
     }
     copy_data(matrix, cut, out);
     copy_scales(matrix, cut, own);

@@ -24,8 +24,9 @@ const char *rp_matrix_cut_refusal(const struct rp_matrix *matrix, const struct r
 /* The shape, type and scale kind of the result; its data and scales are NULL. */
 struct rp_matrix rp_matrix_cut_shape(const struct rp_matrix *matrix,
                                      const struct rp_matrix_cut *cut);
-/* Copies the data of a row-major matrix in host memory to `out`, which has that shape. NO_MEMORY
- * leaves it without data. */
+/* Copies the data of a row-major matrix in host memory to `out`, which has that shape and is the
+ * caller's to release, also after an error: NO_MEMORY, or UNSUPPORTED where columns are cut that have
+ * an order of their own (GPTQ's act-order). */
 int rp_matrix_cut(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
                   struct rp_matrix *out) RP_MUST_USE;
 

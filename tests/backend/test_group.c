@@ -56,6 +56,10 @@ static void make_model(enum rp_family family, enum rp_dtype dtype, enum rp_quant
                                      .rope = {.theta = 10000.0},
                                      .quantization = scheme,
                                      .bos_id = RP_ID_NONE};
+    if (scheme == RP_QUANT_INT4) { /* whole groups of 128 for each of 4 ranks */
+        config.head_dim = 128;
+        config.intermediate = 512;
+    }
     config.tied = family == RP_FAMILY_LLAMA || family == RP_FAMILY_GEMMA2;
     config.o_bias = config.mlp_bias = family == RP_FAMILY_LLAMA;
     if (family == RP_FAMILY_MISTRAL || family == RP_FAMILY_GEMMA2 || family == RP_FAMILY_OLMO3)
