@@ -26,6 +26,8 @@ static bool splits(uint32_t begin, uint32_t end, uint32_t whole, uint32_t unit) 
 
 const char *rp_matrix_cut_refusal(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut) {
     uint32_t unit = 1;
+    if (cut->sections > 1 && matrix->part_count)
+        return "experts in blocks are not divided yet";
     for (uint32_t i = 0; i < matrix->part_count; i++)
         unit = RP_MAX(unit, rp_block_info(matrix->parts[i].type).values);
     if (splits(cut->col, cut->col + cut->cols, matrix->cols, unit))
@@ -84,7 +86,7 @@ static void copy_rows(void *to, size_t to_stride, const void *from, size_t from_
                (const unsigned char *)from + row * from_stride, bytes);
 }
 
-/* The part that a run of a matrix of blocks lies in: each has its own, or all lie in the only one. */
+/* The part that a run of a matrix of blocks lies in: each has its own, or there is one part. */
 static uint32_t part_of(const struct rp_matrix *matrix, uint32_t run) {
     return matrix->part_count == 1 ? 0 : run;
 }

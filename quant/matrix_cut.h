@@ -25,8 +25,8 @@ const char *rp_matrix_cut_refusal(const struct rp_matrix *matrix, const struct r
 struct rp_matrix rp_matrix_cut_shape(const struct rp_matrix *matrix,
                                      const struct rp_matrix_cut *cut);
 /* Copies the data of a row-major matrix in host memory to `out`, which has that shape and is the
- * caller's to release, also after an error: NO_MEMORY, or UNSUPPORTED where columns are cut that have
- * an order of their own (GPTQ's act-order). */
+ * caller's to release, also after an error: NO_MEMORY, or UNSUPPORTED where columns are cut that
+ * have an order of their own (GPTQ's act-order). */
 int rp_matrix_cut(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
                   struct rp_matrix *out) RP_MUST_USE;
 
