@@ -89,7 +89,7 @@ enum rp_qk_norm {
     RP_QK_NORM_EACH_HEAD, /* LayerNorm over each head, which has its own weight: StableLM, Cohere */
 };
 
-/* The modules of a layer that may have 8 bits, as bits of rp_model_quant.modules. */
+/* The modules of a layer that may have 8 or 4 bits, as bits of rp_model_quant.modules. */
 enum rp_module {
     RP_MODULE_Q,
     RP_MODULE_K,
@@ -107,16 +107,34 @@ enum rp_module {
     RP_MODULE_COUNT
 };
 
+/* How 4-bit weights lie in files (model/weights_4bit.c). */
+enum rp_quant_layout {
+    RP_QUANT_8_BITS,    /* they have 8 bits */
+    RP_QUANT_PACKED,    /* compressed-tensors, integers */
+    RP_QUANT_AWQ,       /* words of eight outputs */
+    RP_QUANT_GPTQ,      /* words of eight inputs */
+    RP_QUANT_NVFP4,     /* compressed-tensors */
+    RP_QUANT_NVFP4_OPT, /* ModelOpt */
+    RP_QUANT_MXFP4      /* compressed-tensors */
+};
+
 /* What quantization_config says (model/quant_config.h); scales RP_SCALE_NONE: there is none. */
 struct rp_model_quant {
-    enum rp_dtype dtype;        /* INT8 or FP8_E4M3, as in the file */
-    enum rp_scale_kind scales;  /* as in the file: TENSOR, CHANNEL or BLOCK_128 */
+    enum rp_dtype dtype;       /* INT8 or FP8_E4M3, as in the file; BLOCKS: 4 bits */
+    enum rp_scale_kind scales; /* as in the file: TENSOR, CHANNEL, BLOCK_128 or GROUP_K */
+    enum rp_quant_layout layout;
+    uint32_t group;             /* of 4 bits: columns per scale; 0: all of them */
+    bool zeros;                 /* of 4 bits: groups have zero points */
+    bool zeros_less_one;        /* GPTQ's first version: they are stored less one */
     bool scale_inv;             /* their name ends in weight_scale_inv; but still multiply */
     enum rp_matrix_input input; /* of the inputs of GEMMs */
     /* the file also has scales for inputs: checked but unused, rows get dynamic scales */
     bool static_input;
-    bool head;                       /* lm_head has 8 bits */
-    uint16_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module has 8 bits */
+    bool input_ignored; /* of 4 bits: the file describes quantized inputs, which stay bf16 here */
+    bool head;          /* lm_head is quantized */
+    uint16_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module is quantized */
+    /* of 4 bits: rp_block_type; that of the scales is known once the tensors are */
+    uint8_t types[RP_LAYERS_MAX][RP_MODULE_COUNT], head_type;
 };
 
 /* Where the tensors of a text model lie that is a part of a larger one, with images. */

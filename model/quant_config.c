@@ -13,8 +13,8 @@
 #include <string.h>
 
 #define WORKS                                                                                      \
-    "8-bit weights work: compressed-tensors float-quantized and int-quantized, quant_method fp8, " \
-    "ModelOpt FP8"
+    "8 bits: compressed-tensors float-quantized, int-quantized, fp8, ModelOpt FP8; 4 bits: "       \
+    "pack-quantized, nvfp4- and mxfp4-pack-quantized, awq, gptq, ModelOpt NVFP4"
 #define MATCH_LIMIT   100000u /* steps of a pattern on one name: patterns come with the file */
 #define PATTERN_BYTES 512u
 
@@ -190,7 +190,7 @@ static void refuse_name(struct reader *reader, const char *key, const char *text
            rp_text_for_message(shown, sizeof shown, text));
 }
 
-/* Fills which modules have 8 bits: in `targets` (NULL: all) and not in `ignore`. */
+/* Fills which modules are quantized: in `targets` (NULL: all) and not in `ignore`. */
 static void read_modules(struct reader *reader, const json_t *targets, const json_t *ignore,
                          bool head_too) {
     struct rp_model_quant *quant = &reader->config->quant;
@@ -240,10 +240,127 @@ static void check_fused(struct reader *reader) {
         }
 }
 
+/* 4 bits: the GEMMs of experts take no blocks. */
+static void check_experts(struct reader *reader) {
+    for (uint32_t i = 0; i < reader->config->layers; i++)
+        if (reader->config->quant.modules[i] >> RP_MODULE_EXPERT_GATE)
+            refuse(reader, RP_STATUS_UNSUPPORTED,
+                   ": 4-bit weights of experts are not supported, 8-bit ones are");
+}
+
 static bool is_block_128(const json_t *size) {
     return json_is_array(size) && json_array_size(size) == 2 &&
            json_integer_value(json_array_get(size, 0)) == 128 &&
            json_integer_value(json_array_get(size, 1)) == 128;
+}
+
+/* ---- 4 bits --------------------------------------------------------------------------------- */
+
+#define GROUP_MAX 32768
+
+/* The types of all modules; those of the scales until the tensors are known. */
+static void set_types(struct reader *reader, uint32_t type) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    quant->dtype = RP_DTYPE_BLOCKS;
+    quant->scales = RP_SCALE_GROUP_K;
+    quant->input = RP_INPUT_BF16;
+    quant->head_type = (uint8_t)type;
+    memset(quant->types, (int)type, sizeof quant->types);
+}
+
+/* A group size that is a multiple of 32, or one scale for each output: -1, or `channel`. */
+static void read_group(struct reader *reader, const char *key, const json_t *size, bool channel) {
+    json_int_t value = channel ? -1 : json_integer_value(size);
+    if (size && !json_is_integer(size))
+        refuse(reader, RP_STATUS_FORMAT, ".%s must be an integer", key);
+    else if (value != -1 && (value < 32 || value > GROUP_MAX || value % 32 != 0))
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ".%s %" JSON_INTEGER_FORMAT
+               " is not supported: groups are multiples of 32 columns, or -1",
+               key, value);
+    else
+        reader->config->quant.group = value == -1 ? 0 : (uint32_t)value;
+}
+
+static void read_bits_4(struct reader *reader, const json_t *object) {
+    const json_t *bits = get(object, "bits");
+    if (!json_is_integer(bits) || json_integer_value(bits) != 4)
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ".bits: weights of %" JSON_INTEGER_FORMAT " bits are not supported, 4 are",
+               json_integer_value(bits));
+}
+
+static void read_awq(struct reader *reader, const json_t *object) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    const char *version = get_text(reader, object, "version");
+    read_bits_4(reader, object);
+    read_group(reader, "group_size", get(object, "group_size"), false);
+    if (*version && strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
+        refuse_name(reader, "version", version);
+    if (!get_bool(reader, object, "zero_point", true))
+        refuse(reader, RP_STATUS_UNSUPPORTED, ".zero_point false is not supported");
+    quant->layout = RP_QUANT_AWQ;
+    quant->zeros = true;
+    set_types(reader, rp_block_int4(quant->group, RP_INT4_F16, true));
+    read_modules(reader, NULL, get(object, "modules_to_not_convert"), false);
+}
+
+static void read_gptq(struct reader *reader, const json_t *object) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    const char *format = get_text(reader, object, "checkpoint_format");
+    const char *words = get_text(reader, object, "pack_dtype");
+    const json_t *dynamic = get(object, "dynamic");
+    read_bits_4(reader, object);
+    read_group(reader, "group_size", get(object, "group_size"), false);
+    if (*format && strcmp(format, "gptq") != 0 && strcmp(format, "gptq_v2") != 0)
+        refuse_name(reader, "checkpoint_format", format);
+    if (*words && strcmp(words, "int32") != 0)
+        refuse_name(reader, "pack_dtype", words);
+    if (get_bool(reader, object, "is_marlin_format", false))
+        refuse(reader, RP_STATUS_UNSUPPORTED, ".is_marlin_format is not supported");
+    if (dynamic && (!json_is_object(dynamic) || json_object_size(dynamic) > 0))
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ".dynamic: modules with settings of their own are not supported");
+    quant->layout = RP_QUANT_GPTQ;
+    quant->zeros = true;
+    quant->zeros_less_one = strcmp(format, "gptq_v2") != 0;
+    set_types(reader, rp_block_int4(quant->group, RP_INT4_F16, true));
+    read_modules(reader, NULL, NULL, get_bool(reader, object, "lm_head", false));
+}
+
+/* compressed-tensors: weights of integers in groups, or of E2M1. */
+static void read_weights_4(struct reader *reader, const json_t *weights) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    const char *type = get_text(reader, weights, "type");
+    const char *strategy = get_text(reader, weights, "strategy");
+    const json_t *size = get(weights, "group_size");
+    bool symmetric = get_bool(reader, weights, "symmetric", true);
+    bool channel = strcmp(strategy, "channel") == 0;
+    if (get_bool(reader, weights, "dynamic", false))
+        refuse(reader, RP_STATUS_UNSUPPORTED, ": dynamic weights are not supported");
+    if (strcmp(type, "float") == 0) {
+        json_int_t group = json_integer_value(size);
+        if ((group != 16 && group != 32) || !symmetric)
+            refuse(
+                reader, RP_STATUS_UNSUPPORTED,
+                ": float weights of 4 bits must be symmetric, with weights.group_size 16 (nvfp4) "
+                "or 32 (mxfp4)");
+        quant->layout = group == 16 ? RP_QUANT_NVFP4 : RP_QUANT_MXFP4;
+        quant->group = (uint32_t)group;
+        set_types(reader, group == 16 ? RP_BLOCK_NVFP4 : RP_BLOCK_MXFP4);
+        return;
+    }
+    if (strcmp(type, "int") != 0)
+        refuse_name(reader, "weights.type", type);
+    if (!channel && strcmp(strategy, "group") != 0)
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ": weights of 4 bits with scales per %.40s are not supported; per group and per "
+               "channel are",
+               *strategy ? strategy : "(none)");
+    read_group(reader, "weights.group_size", size, channel);
+    quant->layout = RP_QUANT_PACKED;
+    quant->zeros = !symmetric;
+    set_types(reader, rp_block_int4(quant->group, RP_INT4_BF16, quant->zeros));
 }
 
 /* ---- compressed-tensors --------------------------------------------------------------------- */
@@ -253,9 +370,13 @@ static void read_weights(struct reader *reader, const json_t *weights) {
     const char *type = get_text(reader, weights, "type");
     const char *strategy = get_text(reader, weights, "strategy");
     const json_t *bits = get(weights, "num_bits");
+    if (json_is_integer(bits) && json_integer_value(bits) == 4) {
+        read_weights_4(reader, weights);
+        return;
+    }
     if (!json_is_integer(bits) || json_integer_value(bits) != 8)
         refuse(reader, RP_STATUS_UNSUPPORTED,
-               ": weights of %" JSON_INTEGER_FORMAT " bits are not supported, 8 are",
+               ": weights of %" JSON_INTEGER_FORMAT " bits are not supported, 8 and 4 are",
                json_integer_value(bits));
     if (!get_bool(reader, weights, "symmetric", true))
         refuse(reader, RP_STATUS_UNSUPPORTED,
@@ -283,6 +404,9 @@ static void read_weights(struct reader *reader, const json_t *weights) {
  * other. */
 static void read_activations(struct reader *reader, const json_t *activations) {
     struct rp_model_quant *quant = &reader->config->quant;
+    quant->input_ignored = activations && quant->dtype == RP_DTYPE_BLOCKS;
+    if (quant->dtype == RP_DTYPE_BLOCKS) /* inputs of 4-bit weights stay bf16, which is finer */
+        return;
     quant->input = activations ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN;
     if (!activations)
         return;
@@ -301,16 +425,32 @@ static void read_activations(struct reader *reader, const json_t *activations) {
         refuse(reader, RP_STATUS_UNSUPPORTED, ": input_activations.dynamic must be true or false");
 }
 
+/* The layout that the format's name implies must be that of the weights' description. */
+static void check_format(struct reader *reader, const char *key, const char *format) {
+    static const struct {
+        const char *name;
+        enum rp_quant_layout layout;
+    } formats[] = {
+        {"float-quantized", RP_QUANT_8_BITS},     {"int-quantized", RP_QUANT_8_BITS},
+        {"naive-quantized", RP_QUANT_8_BITS},     {"pack-quantized", RP_QUANT_PACKED},
+        {"nvfp4-pack-quantized", RP_QUANT_NVFP4}, {"mxfp4-pack-quantized", RP_QUANT_MXFP4}};
+    if (!*format)
+        return;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(formats); i++)
+        if (strcmp(format, formats[i].name) == 0) {
+            if (formats[i].layout != reader->config->quant.layout)
+                refuse(reader, RP_STATUS_UNSUPPORTED,
+                       ".%s \"%s\" is not supported for weights of this type and number of bits",
+                       key, format);
+            return;
+        }
+    refuse_name(reader, key, format);
+}
+
 static void read_compressed(struct reader *reader, const json_t *object) {
-    static const char *const formats[] = {"float-quantized", "int-quantized", "naive-quantized"};
     const char *format = get_text(reader, object, "format");
     const json_t *groups = get(object, "config_groups");
     const char *sparsity = get_text(reader, get(object, "sparsity_config"), "format");
-    bool known = !*format;
-    for (size_t i = 0; i < RP_ARRAY_COUNT(formats); i++)
-        known = known || strcmp(format, formats[i]) == 0;
-    if (!known)
-        refuse_name(reader, "format", format);
     if (*sparsity && strcmp(sparsity, "dense") != 0)
         refuse_name(reader, "sparsity_config.format", sparsity);
     if (!json_is_object(groups) || json_object_size(groups) != 1) {
@@ -326,6 +466,8 @@ static void read_compressed(struct reader *reader, const json_t *object) {
     if (get(group, "output_activations"))
         refuse(reader, RP_STATUS_UNSUPPORTED, ": output_activations are not supported");
     read_weights(reader, get(group, "weights"));
+    check_format(reader, "format", format);
+    check_format(reader, "config_groups.format", get_text(reader, group, "format"));
     read_activations(reader, get(group, "input_activations"));
     read_modules(reader, get(group, "targets"), get(object, "ignore"), true);
 }
@@ -358,12 +500,22 @@ static void read_modelopt(struct reader *reader, const json_t *object) {
     const json_t *inner = get(object, "quantization"), *ignore;
     const json_t *from = json_is_object(inner) ? inner : object;
     const char *algorithm = get_text(reader, from, "quant_algo");
-    if (strcmp(algorithm, "FP8") != 0)
-        refuse_name(reader, "quant_algo", *algorithm ? algorithm : "(none)");
-    quant->dtype = RP_DTYPE_FP8_E4M3;
-    quant->scales = RP_SCALE_TENSOR;
-    quant->input = RP_INPUT_QUANTIZED;
-    quant->static_input = true;
+    if (strcmp(algorithm, "NVFP4") == 0) {
+        const json_t *size = get(from, "group_size");
+        if (size && json_integer_value(size) != 16)
+            refuse(reader, RP_STATUS_UNSUPPORTED, ".group_size must be 16");
+        quant->layout = RP_QUANT_NVFP4_OPT;
+        quant->group = 16;
+        quant->input_ignored = true;
+        set_types(reader, RP_BLOCK_NVFP4);
+    } else {
+        if (strcmp(algorithm, "FP8") != 0)
+            refuse_name(reader, "quant_algo", *algorithm ? algorithm : "(none)");
+        quant->dtype = RP_DTYPE_FP8_E4M3;
+        quant->scales = RP_SCALE_TENSOR;
+        quant->input = RP_INPUT_QUANTIZED;
+        quant->static_input = true;
+    }
     ignore = get(from, "exclude_modules");
     read_modules(reader, NULL, ignore ? ignore : get(from, "ignore"), false);
 }
@@ -381,10 +533,16 @@ int rp_quant_config_read(const json_t *object, const char *file, const char *key
         read_compressed(&reader, object);
     else if (strcmp(method, "fp8") == 0)
         read_fp8(&reader, object);
+    else if (strcmp(method, "awq") == 0)
+        read_awq(&reader, object);
+    else if (strcmp(method, "gptq") == 0)
+        read_gptq(&reader, object);
     else
         refuse_name(&reader, "quant_method", *method ? method : "(none)");
     if (config->tied)
         config->quant.head = false; /* the embedding's rows, which have no scales */
+    if (reader.status == RP_OK && config->quant.dtype == RP_DTYPE_BLOCKS)
+        check_experts(&reader);
     if (reader.status == RP_OK)
         check_fused(&reader);
     return reader.status;

@@ -1,6 +1,6 @@
-/* quant_config.h - the 8-bit weight scheme of a checkpoint: quantization_config of config.json, or
- * ModelOpt's hf_quant_config.json. docs/quantization.md has the table of what is read and what is
- * refused.
+/* quant_config.h - the 8-bit or 4-bit weight scheme of a checkpoint: quantization_config of
+ * config.json, or ModelOpt's hf_quant_config.json. docs/quantization.md has the table of what is
+ * read and what is refused.
  *
  *   quant_method        weights                          scale tensor                input rows
  *   compressed-tensors  F8_E4M3 or I8, tensor, channel   weight_scale (1) or (n, 1)  8 bits, or
@@ -9,6 +9,12 @@
  *   fp8                 F8_E4M3, per tensor              weight_scale () or (1)      8 bits
  *                       F8_E4M3, blocks of 128 x 128     weight_scale_inv            8 bits
  *   modelopt            F8_E4M3, per tensor              weight_scale () or (1)      8 bits
+ *
+ *   compressed-tensors  4-bit integers in groups of K,   weight_packed, weight_scale, bf16
+ *                       E2M1 (nvfp4, mxfp4)              weight_zero_point, weight_g_idx,
+ *                                                        weight_global_scale
+ *   awq, gptq           4-bit integers in groups of K    qweight, scales, qzeros, g_idx  bf16
+ *   modelopt            NVFP4                            weight_scale, weight_scale_2    bf16
  *
  * Everything else is rejected by name. Thread: any. */
 #ifndef RP_MODEL_QUANT_CONFIG_H

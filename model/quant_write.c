@@ -3,6 +3,7 @@
 #include "base/buffer.h"
 #include "base/checked.h"
 #include "base/json_writer.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "model/weights_internal.h"
 #include "text/json_file.h"
@@ -15,6 +16,20 @@
 #include <unistd.h>
 
 #define SCALE "_scale" /* appended to "...weight" */
+
+/* The tensors that a matrix becomes, in the order in which a shard has those of all its matrices:
+ * what has larger elements comes first, so that all are aligned. */
+enum pass { PASS_SHAPES, PASS_SCALES_FIRST, PASS_VALUES, PASS_SCALES_LAST, PASS_COUNT };
+
+static bool is_int4(const struct rp_quant_writer *w) { return w->options.scheme == RP_QUANT_INT4; }
+
+/* Whether the pass writes something for a tensor. */
+static bool has_pass(const struct rp_quant_writer *w, uint32_t tensor, enum pass pass) {
+    if (!w->quantized[tensor])
+        return pass == PASS_VALUES;
+    return pass == PASS_VALUES ||
+           (is_int4(w) ? pass != PASS_SCALES_FIRST : pass == PASS_SCALES_FIRST);
+}
 
 int rp_quant_write_failed(const struct rp_quant_writer *w, const char *name) {
     return rp_error_set(w->err, RP_STATUS_IO, "%s/%s: %s", w->out_dir, name,
@@ -74,6 +89,22 @@ static void mark_place(struct rp_quant_writer *w, const struct rp_weight_part *p
         w->foldings[at] = folding_of(w, part);
 }
 
+/* Groups of a row must be whole. */
+static int leave_out(struct rp_quant_writer *w, const struct rp_weight_part *part) {
+    char name[128];
+    const char *from = strstr(part->name, "model.layers.");
+    size_t suffix = strlen(".weight");
+    if (!from)
+        return rp_error_set(w->err, RP_STATUS_UNSUPPORTED,
+                            "tensor %s: %u columns are no multiple of --group %u", part->name,
+                            part->cols, w->options.group);
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(from) - suffix), from);
+    rp_log(RP_LOG_WARN, "quantize: %s has %u columns, no multiple of --group %u: it stays as it is",
+           name, part->cols, w->options.group);
+    return json_array_append_new(w->ignored, json_string(name)) == 0 ? RP_OK
+                                                                     : rp_quant_write_no_memory(w);
+}
+
 /* Every matrix of a layer is quantized; vectors of layers may be scaled by balancing. */
 static int mark_part(void *ctx, const struct rp_weight_part *part) {
     struct rp_quant_writer *w = ctx;
@@ -90,8 +121,10 @@ static int mark_part(void *ctx, const struct rp_weight_part *part) {
         return rp_error_set(
             w->err, RP_STATUS_FORMAT,
             "tensor %s must be F32, F16 or BF16 of the shape that config.json implies", part->name);
-    w->quantized[tensor - w->files.tensors] = true;
     mark_place(w, part, tensor);
+    if (is_int4(w) && part->cols % w->options.group != 0)
+        return leave_out(w, part);
+    w->quantized[tensor - w->files.tensors] = true;
     return RP_OK;
 }
 
@@ -128,7 +161,41 @@ static bool take_name(struct rp_quant_writer *w, const char *name, uint32_t shar
     return json_object_set_new(w->map, name, json_string(w->files.shards[shard].name)) == 0;
 }
 
-/* Scales lie before all others, so that they are aligned. */
+/* One tensor of the new file, and its name in the index. */
+static bool write_tensor_entry(struct rp_quant_writer *w, struct rp_json *json, uint32_t index,
+                               enum pass pass, uint64_t *at) {
+    const struct rp_safetensor *tensor = &w->files.tensors[index];
+    const uint64_t *shape = tensor->shape;
+    bool int4 = is_int4(w);
+    char name[160];
+    uint64_t from = *at;
+    snprintf(name, sizeof name, "%s", tensor->name);
+    if (!w->quantized[index]) {
+        bool folded = rp_quant_is_folded(w, tensor);
+        const char *type = !folded                              ? tensor->type_name
+                           : tensor->type == RP_SAFETENSOR_BF16 ? "BF16"
+                                                                : "F32";
+        write_entry(json, name, type, shape, tensor->rank, at,
+                    folded ? rp_quant_folded_bytes(tensor) : tensor->bytes);
+    } else if (pass == PASS_SHAPES) {
+        snprintf(name, sizeof name, "%s_shape", tensor->name);
+        write_entry(json, name, "I64", (const uint64_t[1]){2}, 1, at, 2 * sizeof(int64_t));
+    } else if (pass == PASS_VALUES && int4) {
+        const uint64_t words[2] = {shape[0], RP_CEIL_DIV(shape[1], 8)};
+        snprintf(name, sizeof name, "%s_packed", tensor->name);
+        write_entry(json, name, "I32", words, 2, at, words[0] * words[1] * 4);
+    } else if (pass == PASS_VALUES) {
+        write_entry(json, name, w->options.scheme == RP_QUANT_INT8 ? "I8" : "F8_E4M3", shape, 2, at,
+                    shape[0] * shape[1]);
+    } else {
+        const uint64_t scales[2] = {shape[0], int4 ? shape[1] / w->options.group : 1};
+        snprintf(name, sizeof name, "%s" SCALE, tensor->name);
+        write_entry(json, name, int4 ? "BF16" : "F32", scales, 2, at,
+                    scales[0] * scales[1] * (int4 ? 2 : 4));
+    }
+    return take_name(w, name, tensor->shard, *at - from);
+}
+
 static int write_header(struct rp_quant_writer *w, uint32_t shard, FILE *out) {
     struct rp_buffer text;
     struct rp_json json;
@@ -140,30 +207,10 @@ static int write_header(struct rp_quant_writer *w, uint32_t shard, FILE *out) {
     rp_json_object_begin(&json, "__metadata__");
     rp_json_string(&json, "format", "pt");
     rp_json_object_end(&json);
-    for (int scales = 1; scales >= 0; scales--)
-        for (uint32_t i = 0; i < w->files.count; i++) {
-            const struct rp_safetensor *tensor = &w->files.tensors[i];
-            char name[160];
-            if (tensor->shard != shard || (scales && !w->quantized[i]))
-                continue;
-            const uint64_t channel[2] = {tensor->shape[0], 1};
-            uint64_t from = at;
-            snprintf(name, sizeof name, "%s" SCALE, tensor->name);
-            if (scales)
-                write_entry(&json, name, "F32", channel, 2, &at, channel[0] * sizeof(float));
-            else if (w->quantized[i])
-                write_entry(&json, tensor->name,
-                            w->options.scheme == RP_QUANT_INT8 ? "I8" : "F8_E4M3", tensor->shape, 2,
-                            &at, tensor->shape[0] * tensor->shape[1]);
-            else if (rp_quant_is_folded(w, tensor))
-                write_entry(&json, tensor->name,
-                            tensor->type == RP_SAFETENSOR_BF16 ? "BF16" : "F32", tensor->shape,
-                            tensor->rank, &at, rp_quant_folded_bytes(tensor));
-            else
-                write_entry(&json, tensor->name, tensor->type_name, tensor->shape, tensor->rank,
-                            &at, tensor->bytes);
-            ok = ok && take_name(w, scales ? name : tensor->name, shard, at - from);
-        }
+    for (enum pass pass = PASS_SHAPES; pass < PASS_COUNT; pass++)
+        for (uint32_t i = 0; i < w->files.count; i++)
+            if (w->files.tensors[i].shard == shard && has_pass(w, i, pass))
+                ok = write_tensor_entry(w, &json, i, pass, &at) && ok;
     rp_json_object_end(&json);
     while (text.len % 8 != 0 && !text.failed)
         rp_buffer_puts(&text, " ");
@@ -198,15 +245,16 @@ static int write_shard(struct rp_quant_writer *w, uint32_t shard) {
     if (!out)
         return rp_quant_write_failed(w, name);
     int status = write_header(w, shard, out);
-    for (int scales = 1; scales >= 0; scales--)
+    for (enum pass pass = PASS_SHAPES; pass < PASS_COUNT; pass++)
         for (uint32_t i = 0; i < w->files.count && status == RP_OK; i++) {
             const struct rp_safetensor *tensor = &w->files.tensors[i];
-            if (tensor->shard != shard || (scales && !w->quantized[i]))
-                continue;
-            status = w->quantized[i]
-                         ? (scales ? rp_quant_write_scales : rp_quant_write_values)(w, tensor, out)
-                     : rp_quant_is_folded(w, tensor) ? rp_quant_write_vector(w, tensor, out)
-                                                     : copy_tensor(w, tensor, out);
+            if (tensor->shard == shard && has_pass(w, i, pass))
+                status = !w->quantized[i] && rp_quant_is_folded(w, tensor)
+                             ? rp_quant_write_vector(w, tensor, out)
+                         : !w->quantized[i]    ? copy_tensor(w, tensor, out)
+                         : pass == PASS_VALUES ? rp_quant_write_values(w, tensor, out)
+                         : pass == PASS_SHAPES ? rp_quant_write_shape(w, tensor, out)
+                                               : rp_quant_write_scales(w, tensor, out);
         }
     errno = 0;
     if (fclose(out) != 0 && status == RP_OK)
@@ -236,20 +284,33 @@ static int write_index(struct rp_quant_writer *w) {
     return status;
 }
 
-static int write_config(struct rp_quant_writer *w) {
+static json_t *make_config_4(const struct rp_quant_writer *w) {
+    return json_pack(
+        "{s:s,s:s,s:s,s:{s:{s:[s],s:{s:i,s:s,s:b,s:b,s:s,s:i},s:n,s:n}},s:O,s:n}", "quant_method",
+        "compressed-tensors", "format", "pack-quantized", "quantization_status", "compressed",
+        "config_groups", "group_0", "targets", "Linear", "weights", "num_bits", 4, "type", "int",
+        "symmetric", 1, "dynamic", 0, "strategy", "group", "group_size", (int)w->options.group,
+        "input_activations", "output_activations", "ignore", w->ignored, "kv_cache_scheme");
+}
+
+static json_t *make_config_8(const struct rp_quant_writer *w) {
     bool int8 = w->options.scheme == RP_QUANT_INT8;
     const char *type = int8 ? "int" : "float";
-    json_t *root = NULL;
-    int status = rp_json_file_load(w->dir, "config.json", &root, w->err);
-    if (status != RP_OK)
-        return status;
-    json_t *quant = json_pack(
+    return json_pack(
         "{s:s,s:s,s:s,s:{s:{s:[s],s:{s:i,s:s,s:b,s:b,s:s},s:{s:i,s:s,s:b,s:b,s:s},s:n}},s:[s],s:n}",
         "quant_method", "compressed-tensors", "format", int8 ? "int-quantized" : "float-quantized",
         "quantization_status", "compressed", "config_groups", "group_0", "targets", "Linear",
         "weights", "num_bits", 8, "type", type, "symmetric", 1, "dynamic", 0, "strategy", "channel",
         "input_activations", "num_bits", 8, "type", type, "symmetric", 1, "dynamic", 1, "strategy",
         "token", "output_activations", "ignore", "lm_head", "kv_cache_scheme");
+}
+
+static int write_config(struct rp_quant_writer *w) {
+    json_t *root = NULL;
+    int status = rp_json_file_load(w->dir, "config.json", &root, w->err);
+    if (status != RP_OK)
+        return status;
+    json_t *quant = is_int4(w) ? make_config_4(w) : make_config_8(w);
     status = quant && json_object_set(root, "quantization_config", quant) == 0
                  ? write_json(w, "config.json", root)
                  : rp_quant_write_no_memory(w);
@@ -352,7 +413,8 @@ int rp_quant_write_no_experts(const char *dir, struct rp_error *err) {
 int rp_quant_write(const char *dir, const char *out_dir,
                    const struct rp_quant_write_options *options, struct rp_error *err) {
     struct rp_quant_writer w = {.dir = dir, .out_dir = out_dir, .options = *options, .err = err};
-    RP_ASSERT(options->scheme == RP_QUANT_INT8 || options->scheme == RP_QUANT_FP8);
+    RP_ASSERT(options->scheme == RP_QUANT_INT8 || options->scheme == RP_QUANT_FP8 ||
+              options->scheme == RP_QUANT_INT4);
     RP_ASSERT(!options->inputs || options->team);
     int status = rp_model_config_load(dir, &w.config, err);
     if (status == RP_OK && w.config.gguf.present) {
@@ -362,7 +424,7 @@ int rp_quant_write(const char *dir, const char *out_dir,
     if (status == RP_OK && w.config.experts.count)
         status = rp_quant_write_no_experts(dir, err);
     if (status == RP_OK && w.config.quant.scales != RP_SCALE_NONE)
-        status = rp_error_set(err, RP_STATUS_FORMAT, "%s has 8-bit weights already", dir);
+        status = rp_error_set(err, RP_STATUS_FORMAT, "%s has quantized weights already", dir);
     if (status == RP_OK)
         status = rp_safetensors_open(&w.files, dir, err);
     if (status != RP_OK)
@@ -373,10 +435,12 @@ int rp_quant_write(const char *dir, const char *out_dir,
     w.places = rp_calloc(w.files.count, sizeof *w.places);
     w.piece = rp_alloc(RP_QUANT_PIECE_BYTES);
     w.map = json_object();
-    status = w.quantized && w.foldings && w.places && w.piece && w.map
+    w.ignored = json_pack("[s]", "lm_head");
+    status = w.quantized && w.foldings && w.places && w.piece && w.map && w.ignored
                  ? write_all(&w)
                  : rp_quant_write_no_memory(&w);
     json_decref(w.map);
+    json_decref(w.ignored);
     rp_free(w.piece);
     rp_free(w.quantized);
     rp_free(w.foldings);

@@ -1,9 +1,13 @@
-/* quant_write.h - converts a checkpoint with 16 or 32-bit weights to 8 bits: compressed-tensors, as
- * it is read here and elsewhere (quant_config.h), one scale per output channel.
+/* quant_write.h - converts a checkpoint with 16 or 32-bit weights to 8 or 4 bits:
+ * compressed-tensors, as it is read here and elsewhere (quant_config.h), one scale per output
+ * channel, or (4 bits) per group of columns.
  *
  *   config.json              with quantization_config; rows are quantized as they arrive
  *   *.safetensors            the same shards: projections of layers as I8 or F8_E4M3 and weight_scale (n, 1) F32, all
  *                            other tensors byte for byte; embedding, head and norms among them
+ *                            4 bits: weight_packed (n, k / 8) I32, weight_scale (n, k / group) BF16
+ *                            and weight_shape; matrices whose columns are no multiple of the group
+ *                            stay as they are
  *   *.safetensors.index.json with the scales' names
  *   everything else          copied, but for folders and weights in other formats
  *
@@ -40,7 +44,8 @@ struct rp_quant_module {
 };
 
 struct rp_quant_write_options {
-    enum rp_quant_scheme scheme; /* INT8 or FP8 */
+    enum rp_quant_scheme scheme; /* INT8, FP8 or INT4 */
+    uint32_t group;              /* INT4: 32, 64 or 128 */
     /* factors to fold into weights, norms and biases on the way, or NULL */
     const struct rp_balance *balance;
     /* (layers, RP_BALANCE_SITES) without the factors; NULL: round to nearest */

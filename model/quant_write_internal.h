@@ -32,6 +32,7 @@ struct rp_quant_writer {
     struct rp_model_config config;
     struct rp_safetensors files;
     bool *quantized; /* per tensor of the files */
+    json_t *ignored; /* INT4: modules that are not */
     struct rp_quant_folding *foldings;
     struct rp_quant_place *places;
     uint32_t factor_layer;                           /* whose factors are here */
@@ -55,6 +56,8 @@ int rp_quant_write_vector(struct rp_quant_writer *w, const struct rp_safetensor 
  * quantized values in a second pass. */
 int rp_quant_write_scales(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
 int rp_quant_write_values(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
+/* The tensor's shape, two 64-bit integers: 4 bits do not show it. */
+int rp_quant_write_shape(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
 void rp_quant_drop_factors(struct rp_quant_writer *w);
 
 #endif

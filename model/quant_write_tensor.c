@@ -1,8 +1,9 @@
-/* quant_write_tensor.c - converts one tensor for an 8-bit checkpoint: read, scale, round. */
+/* quant_write_tensor.c - converts one tensor for a checkpoint of 8 or 4 bits. */
 #include "model/quant_write_internal.h"
 
 #include "base/bf16.h"
 #include "base/memory.h"
+#include "quant/rounding/int4.h"
 
 #include <errno.h>
 #include <math.h>
@@ -78,11 +79,28 @@ struct rounding {
     struct rp_quant_writer *w;
     const struct rp_safetensor *tensor;
     size_t rows, cols;
-    enum rp_dtype dtype;
-    float *full, *scales;
-    unsigned char *quantized;
-    double *sums; /* (rows) of outputs */
+    size_t group, groups;     /* columns per scale, and scales of a row */
+    enum rp_dtype dtype;      /* of quantized; INT8, too, for codes of 4 bits less 8 */
+    float *full, *scales;     /* scales (rows, groups) */
+    unsigned char *quantized; /* (rows, cols) */
+    double *sums;             /* (rows) of outputs */
 };
+
+static bool is_int4(const struct rounding *r) { return r->w->options.scheme == RP_QUANT_INT4; }
+
+static bool round_to_4_bits(struct rounding *r, size_t *out_bad_row) {
+    for (size_t row = 0; row < r->rows; row++)
+        for (size_t g = 0; g < r->groups; g++) {
+            size_t at = row * r->cols + g * r->group;
+            *out_bad_row = row;
+            for (size_t i = 0; i < r->group; i++)
+                if (!isfinite(r->full[at + i]))
+                    return false;
+            r->scales[row * r->groups + g] = rp_bf16_to_f32(
+                rp_int4_quantize_group(r->full + at, r->group, (int8_t *)r->quantized + at));
+        }
+    return true;
+}
 
 /* Reads the tensor's weights, applies their factors, and rounds to nearest. */
 static int open_rounding(struct rp_quant_writer *w, const struct rp_safetensor *tensor,
@@ -92,9 +110,17 @@ static int open_rounding(struct rp_quant_writer *w, const struct rp_safetensor *
                            .tensor = tensor,
                            .rows = (size_t)tensor->shape[0],
                            .cols = (size_t)tensor->shape[1],
-                           .dtype = rp_quant_scheme_dtype(w->options.scheme)};
+                           .group = (size_t)tensor->shape[1],
+                           .groups = 1,
+                           .dtype = RP_DTYPE_INT8};
+    if (is_int4(r)) {
+        r->group = w->options.group;
+        r->groups = r->cols / r->group;
+    } else {
+        r->dtype = rp_quant_scheme_dtype(w->options.scheme);
+    }
     r->full = rp_alloc(r->rows * r->cols * sizeof *r->full);
-    r->scales = rp_alloc(r->rows * sizeof *r->scales);
+    r->scales = rp_alloc(r->rows * r->groups * sizeof *r->scales);
     r->sums = rp_alloc(r->rows * sizeof *r->sums);
     r->quantized = rp_alloc(r->rows * r->cols);
     if (!r->full || !r->scales || !r->sums || !r->quantized)
@@ -104,8 +130,9 @@ static int open_rounding(struct rp_quant_writer *w, const struct rp_safetensor *
         return status;
     if (rp_quant_is_folded(w, tensor))
         fold(&w->foldings[tensor - w->files.tensors], r->rows, r->cols, r->full);
-    if (!rp_quantize_weights_searched(r->full, RP_DTYPE_F32, r->rows, r->cols, r->dtype,
-                                      r->quantized, r->scales, NULL, &bad))
+    if (is_int4(r) ? !round_to_4_bits(r, &bad)
+                   : !rp_quantize_weights_searched(r->full, RP_DTYPE_F32, r->rows, r->cols,
+                                                   r->dtype, r->quantized, r->scales, NULL, &bad))
         return rp_error_set(w->err, RP_STATUS_FORMAT,
                             "tensor %s: row %zu holds what is no number, or infinite", tensor->name,
                             bad);
@@ -159,6 +186,8 @@ static int round_by_inputs(struct rounding *r, struct rp_quant_module *module) {
     const struct rp_gptq_matrix matrix = {.rows = r->rows,
                                           .weights = r->full,
                                           .scales = r->scales,
+                                          .group = is_int4(r) ? r->group : 0,
+                                          .four_bits = is_int4(r),
                                           .dtype = r->dtype,
                                           .quantized = r->quantized};
     const struct rp_gptq_factor *factor;
@@ -188,8 +217,11 @@ static int round_by_inputs(struct rounding *r, struct rp_quant_module *module) {
 static void count_losses(const struct rounding *r, struct rp_quant_module *module) {
     for (size_t row = 0; row < r->rows; row++) {
         struct rp_quant_loss loss = {0, 0};
-        rp_quant_add_loss(r->full + row * r->cols, r->cols, r->quantized + row * r->cols, r->dtype,
-                          r->scales[row], &loss);
+        for (size_t g = 0; g < r->groups; g++) {
+            size_t at = row * r->cols + g * r->group;
+            rp_quant_add_loss(r->full + at, r->group, r->quantized + at, r->dtype,
+                              r->scales[row * r->groups + g], &loss);
+        }
         double db = rp_quant_sqnr_db(&loss);
         if (row == 0 || db < module->worst_db) {
             module->worst_db = db;
@@ -213,10 +245,32 @@ int rp_quant_write_scales(struct rp_quant_writer *w, const struct rp_safetensor 
                           FILE *out) {
     struct rounding r;
     int status = open_rounding(w, tensor, &r);
+    size_t count = status == RP_OK ? r.rows * r.groups : 0, bytes = count * sizeof *r.scales;
+    for (size_t i = 0; i < count && is_int4(&r); i++) { /* they are bf16: halves, in place */
+        uint16_t half = rp_f32_to_bf16(r.scales[i]);
+        memcpy((unsigned char *)r.scales + 2 * i, &half, sizeof half);
+    }
     if (status == RP_OK)
-        status = write_bytes(w, tensor, r.scales, r.rows * sizeof *r.scales, out);
+        status = write_bytes(w, tensor, r.scales, is_int4(&r) ? bytes / 2 : bytes, out);
     close_rounding(&r);
     return status;
+}
+
+int rp_quant_write_shape(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out) {
+    const int64_t shape[2] = {(int64_t)tensor->shape[0], (int64_t)tensor->shape[1]};
+    return write_bytes(w, tensor, shape, sizeof shape, out);
+}
+
+/* Packs codes in place: column 2 i of a row in the low nibble of its byte i. */
+static size_t pack_nibbles(struct rounding *r) {
+    size_t step = RP_CEIL_DIV(r->cols, (size_t)8) * 4;
+    for (size_t row = 0; row < r->rows; row++) {
+        const int8_t *codes = (const int8_t *)r->quantized + row * r->cols;
+        unsigned char *to = r->quantized + row * step; /* never ahead of the codes */
+        for (size_t i = 0; i < r->cols / 2; i++)
+            to[i] = (unsigned char)((codes[2 * i] + 8) | (codes[2 * i + 1] + 8) << 4);
+    }
+    return r->rows * step;
 }
 
 int rp_quant_write_values(struct rp_quant_writer *w, const struct rp_safetensor *tensor,
@@ -230,12 +284,13 @@ int rp_quant_write_values(struct rp_quant_writer *w, const struct rp_safetensor 
     int status = open_rounding(w, tensor, &r);
     if (status == RP_OK && w->options.inputs)
         status = round_by_inputs(&r, &module);
-    if (status == RP_OK)
-        status = write_bytes(w, tensor, r.quantized, r.rows * r.cols, out);
     if (status == RP_OK) {
         count_losses(&r, &module);
-        w->options.told(w->options.ctx, &module);
+        status = write_bytes(w, tensor, r.quantized,
+                             is_int4(&r) ? pack_nibbles(&r) : r.rows * r.cols, out);
     }
+    if (status == RP_OK)
+        w->options.told(w->options.ctx, &module);
     close_rounding(&r);
     return status;
 }

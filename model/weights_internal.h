@@ -28,7 +28,7 @@ struct rp_weight_part {
     uint32_t row_begin;  /* first row of the matrix, or element of the vector */
     uint32_t rows, cols; /* of the tensor; a vector has cols 0 */
     bool stacked;        /* the tensor is (experts, rows / experts, cols) */
-    bool quantized;      /* 8 bits in the checkpoint, with a tensor of scales beside it */
+    bool quantized;      /* 8 or 4 bits in the checkpoint, with a tensor of scales beside it */
     struct rp_row_order order;
 };
 
@@ -92,6 +92,26 @@ int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_we
 /* Takes ownership of *files. NULL: no memory; the caller still owns the files. */
 struct rp_weight_source *rp_weight_source_create(struct rp_safetensors *files);
 void rp_weight_source_destroy(struct rp_weight_source *source); /* legal with NULL */
+
+/* --- weights_4bit.c: parts of 4 bits --------------------------------------------------------- */
+
+/* Type and parts of a matrix whose modules have 4 bits (config->quant.types). */
+void rp_weight_describe_4bit(const struct rp_model_config *config, struct rp_weight *weight);
+
+/* The tensor that holds the part's values, or its codes; NULL: there is none. */
+const struct rp_safetensor *rp_weight_main_tensor(const struct rp_safetensors *files,
+                                                  const struct rp_model_config *config,
+                                                  const struct rp_weight_part *part);
+/* The part's tensors are there, and of the types and shapes that the configuration implies; notes
+ * the type of its blocks in config->quant.types, and in `used` which tensors they are. */
+int rp_weight_4bit_check(const struct rp_safetensors *files, struct rp_model_config *config,
+                         const struct rp_weight_part *part, unsigned char *used,
+                         struct rp_error *err) RP_MUST_USE;
+/* Reads the part into its rows of the matrix: blocks, or (an F32 matrix) their values. staging has
+ * RP_WEIGHT_STAGING_BYTES. */
+int rp_weight_4bit_load(const struct rp_safetensors *files, const struct rp_model_config *config,
+                        const struct rp_weight_part *part, unsigned char *staging,
+                        struct rp_error *err) RP_MUST_USE;
 
 /* --- weights_quant.c: parts of 8 bits -------------------------------------------------------- */
 

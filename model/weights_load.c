@@ -12,7 +12,7 @@
 
 struct loader {
     const struct rp_safetensors *files;
-    const struct rp_model_config *config;
+    struct rp_model_config *config; /* the types of 4-bit weights are noted in it */
     struct rp_error *err;
     unsigned char *used; /* per tensor of the files */
     bool all_bf16;       /* every matrix */
@@ -45,6 +45,8 @@ static bool is_by_heads(const struct rp_model_config *config, const struct rp_we
 /* The tensor is there, has the shape that the configuration implies, and a type that we convert. */
 static int check_part(void *ctx, const struct rp_weight_part *part) {
     struct loader *loader = ctx;
+    if (part->quantized && loader->config->quant.layout != RP_QUANT_8_BITS)
+        return rp_weight_4bit_check(loader->files, loader->config, part, loader->used, loader->err);
     const struct rp_safetensor *tensor = rp_safetensors_find(loader->files, part->name), *scales;
     if (!tensor)
         return missing(loader, part);
@@ -118,7 +120,8 @@ static bool is_known_extra(const struct rp_model_config *config, const char *nam
         return true;
     if (config->gguf.present && strcmp(name, "rope_freqs.weight") == 0) /* in the configuration */
         return true;
-    if (config->quant.static_input && ends_in(name, ".input_scale"))
+    if ((config->quant.static_input || config->quant.input_ignored) &&
+        (ends_in(name, ".input_scale") || ends_in(name, ".input_global_scale")))
         return true;
     char head[96];
     rp_tensor_name(config, rp_family_head_name(rp_model_family(config->family)), head, sizeof head);
@@ -144,6 +147,8 @@ static void log_extras(const struct loader *loader) {
         rp_log(RP_LOG_INFO,
                "model: static scales of inputs are checked and not used: each row gets "
                "a scale of its own");
+    if (loader->config->quant.input_ignored)
+        rp_log(RP_LOG_INFO, "model: inputs of 4-bit weights are not quantized: they stay bf16");
     if (extras > 0) {
         char name[128];
         rp_log(RP_LOG_WARN,
@@ -188,6 +193,21 @@ static int check_tied_head(const struct loader *loader) {
     return status;
 }
 
+/* Tools of 4-bit weights write a bias of zeros for every module. */
+static int is_zero(const struct loader *loader, const struct rp_safetensor *tensor, bool *out) {
+    *out = true;
+    for (uint64_t at = 0; *out && at < tensor->bytes; at += RP_WEIGHT_STAGING_BYTES) {
+        size_t bytes = RP_MIN(RP_WEIGHT_STAGING_BYTES, (size_t)(tensor->bytes - at));
+        int status =
+            rp_safetensors_read(loader->files, tensor, at, loader->staging, bytes, loader->err);
+        if (status != RP_OK)
+            return status;
+        for (size_t i = 0; i < bytes; i++)
+            *out = *out && loader->staging[i] == 0;
+    }
+    return RP_OK;
+}
+
 /* A bias in the files that the configuration switches off would be dropped silently. */
 static int check_unused_biases(const struct loader *loader, const struct rp_model *model) {
     const struct rp_model_family *family = rp_model_family(loader->config->family);
@@ -200,7 +220,13 @@ static int check_unused_biases(const struct loader *loader, const struct rp_mode
             snprintf(inner, sizeof inner, "model.layers.%u.%s", layer, rule->name);
             rp_tensor_name(loader->config, inner, name, sizeof name);
             const struct rp_safetensor *tensor = rp_safetensors_find(loader->files, name);
-            if (tensor)
+            bool zero = true;
+            int status = tensor ? is_zero(loader, tensor, &zero) : RP_OK;
+            if (status != RP_OK)
+                return status;
+            if (tensor && zero)
+                loader->used[tensor - loader->files->tensors] = 1;
+            else if (tensor)
                 return rp_error_set(loader->err, RP_STATUS_FORMAT,
                                     "%s: tensor %s is there, but config.json says that there is no "
                                     "such bias",

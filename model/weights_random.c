@@ -2,6 +2,7 @@
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "model/weights_internal.h"
+#include "quant/rounding/int4.h"
 
 #include <math.h>
 
@@ -62,9 +63,15 @@ static int fill_quantized(struct random_weights *random, const struct rp_weight_
             }
             row[k] = random->f32[bits & ((1 << RANDOM_BITS) - 1)];
         }
-        bool finite = rp_quantize_weights(row, RP_DTYPE_F32, 1, part->cols, matrix->dtype,
-                                          (unsigned char *)matrix->data + i * part->cols,
-                                          (float *)(uintptr_t)&matrix->scales[i], NULL, &bad);
+        uint32_t type = matrix->parts[0].type;
+        bool finite = matrix->dtype == RP_DTYPE_BLOCKS
+                          ? rp_int4_quantize_row(row, part->cols, type,
+                                                 (unsigned char *)matrix->data +
+                                                     i * rp_blocks_row_bytes(type, part->cols),
+                                                 NULL)
+                          : rp_quantize_weights(row, RP_DTYPE_F32, 1, part->cols, matrix->dtype,
+                                                (unsigned char *)matrix->data + i * part->cols,
+                                                (float *)(uintptr_t)&matrix->scales[i], NULL, &bad);
         RP_ASSERT(finite);
     }
     rp_free(row);
@@ -84,7 +91,7 @@ static int fill_random(void *ctx, const struct rp_weight_part *part) {
     if (!matrix->data)
         return RP_OK; /* the device makes it */
     size_t begin = (size_t)part->row_begin * part->cols, count = (size_t)part->rows * part->cols;
-    if (rp_dtype_bytes(matrix->dtype) == 1)
+    if (rp_dtype_bytes(matrix->dtype) == 1 || matrix->dtype == RP_DTYPE_BLOCKS)
         return fill_quantized(random, part);
     if (matrix->dtype == RP_DTYPE_BF16) {
         uint16_t *values = (uint16_t *)matrix->data + begin;

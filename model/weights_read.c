@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "model/safetensors.h"
 #include "model/weights_internal.h"
+#include "quant/rounding/int4.h"
 
 #include <math.h>
 #include <string.h>
@@ -53,41 +54,57 @@ static int read_values(const struct rp_safetensors *files, const struct rp_safet
     return RP_OK;
 }
 
+/* One row of a tensor's values, of its type, to row `to` of the matrix. */
+static bool quantize_row(struct rp_matrix *matrix, const void *values, enum rp_dtype dtype,
+                         size_t to, float *row) {
+    size_t cols = matrix->cols, bad;
+    if (matrix->dtype != RP_DTYPE_BLOCKS)
+        return rp_quantize_weights_searched(values, dtype, 1, cols, matrix->dtype,
+                                            (unsigned char *)matrix->data + to * cols,
+                                            (float *)(uintptr_t)&matrix->scales[to], NULL, &bad);
+    uint32_t type = matrix->parts[0].type;
+    for (size_t i = 0; i < cols && dtype == RP_DTYPE_BF16; i++)
+        row[i] = rp_bf16_to_f32(((const uint16_t *)values)[i]);
+    return rp_int4_quantize_row(
+        dtype == RP_DTYPE_BF16 ? row : values, cols, type,
+        (unsigned char *)matrix->data + to * rp_blocks_row_bytes(type, cols), NULL);
+}
+
 /* Whole rows through the staging buffer, quantized from there to rows of the matrix from `to`
  * on; f16 by way of f32. */
 static int quantize_rows(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
                          const struct rp_weight_part *part, uint32_t first, uint32_t count,
                          uint32_t to, unsigned char *staging, struct rp_error *err) {
     struct rp_matrix *matrix = &part->weight->matrix;
-    size_t row_bytes = (size_t)part->cols * element_bytes(tensor), bad;
+    size_t row_bytes = (size_t)part->cols * element_bytes(tensor);
     size_t piece_rows = RP_MAX(RP_WEIGHT_STAGING_BYTES / row_bytes, (size_t)1);
     bool half = tensor->type == RP_SAFETENSOR_F16;
     if (row_bytes > RP_WEIGHT_STAGING_BYTES)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
                             "%s: tensor %s: rows of %u weights are too long to be quantized",
                             rp_safetensors_file(files, tensor), part->name, part->cols);
-    float *values = half ? rp_alloc(piece_rows * part->cols * sizeof *values) : NULL;
-    int status =
-        half && !values ? rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory") : RP_OK;
+    enum rp_dtype dtype = tensor->type == RP_SAFETENSOR_BF16 ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+    float *values = rp_alloc(part->cols * sizeof *values);
+    int status = values ? RP_OK : rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
     for (size_t row = first; status == RP_OK && row < (size_t)first + count; row += piece_rows) {
         size_t rows = RP_MIN(piece_rows, (size_t)first + count - row);
-        size_t at = to + (row - first);
         status =
             rp_safetensors_read(files, tensor, row * row_bytes, staging, rows * row_bytes, err);
         if (status != RP_OK)
             break;
-        if (half)
-            convert(staging, tensor->type, values, RP_DTYPE_F32, rows * part->cols);
-        if (!rp_quantize_weights_searched(
-                half ? (const void *)values : staging,
-                tensor->type == RP_SAFETENSOR_BF16 ? RP_DTYPE_BF16 : RP_DTYPE_F32, rows, part->cols,
-                matrix->dtype, (unsigned char *)matrix->data + at * part->cols,
-                (float *)(uintptr_t)&matrix->scales[at], NULL, &bad))
-            status = rp_error_set(err, RP_STATUS_FORMAT,
-                                  "%s: tensor %s: row %zu holds a NaN or an infinity, which %s "
-                                  "weights cannot",
-                                  rp_safetensors_file(files, tensor), part->name, row + bad,
-                                  rp_dtype_name(matrix->dtype));
+        for (size_t i = 0; i < rows && status == RP_OK; i++) {
+            const unsigned char *from = staging + i * row_bytes;
+            if (half)
+                convert(from, tensor->type, values, RP_DTYPE_F32, part->cols);
+            if (!quantize_row(matrix, half ? (const void *)values : from, dtype,
+                              to + (row - first) + i, values))
+                status = rp_error_set(
+                    err, RP_STATUS_FORMAT,
+                    "%s: tensor %s: row %zu holds a NaN or an infinity, which "
+                    "%s weights cannot",
+                    rp_safetensors_file(files, tensor), part->name, row + i,
+                    matrix->dtype == RP_DTYPE_BLOCKS ? "int4" : rp_dtype_name(matrix->dtype));
+        }
     }
     rp_free(values);
     return status;
@@ -135,7 +152,7 @@ static int read_rows(const struct rp_safetensors *files, const struct rp_weight_
                      struct rp_error *err) {
     const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
     struct rp_matrix *matrix = &part->weight->matrix;
-    if (rp_dtype_bytes(matrix->dtype) == 1)
+    if (rp_dtype_bytes(matrix->dtype) == 1 || matrix->dtype == RP_DTYPE_BLOCKS)
         return quantize_rows(files, tensor, part, row, rows, to, staging, err);
     size_t at = (size_t)to * part->cols;
     return read_values(files, tensor, (size_t)row * part->cols, (size_t)rows * part->cols,
@@ -173,7 +190,9 @@ int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_mode
                         unsigned char *staging, struct rp_error *err) {
     bool plain = rp_row_order_is_plain(&part->order);
     int status = RP_OK;
-    if (part->weight->matrix.dtype == RP_DTYPE_BLOCKS)
+    if (part->quantized && config->quant.layout != RP_QUANT_8_BITS)
+        return rp_weight_4bit_load(files, config, part, staging, err);
+    if (part->weight->matrix.dtype == RP_DTYPE_BLOCKS && config->gguf.blocks)
         return read_blocks(files, rp_safetensors_find(files, part->name), part, row, rows, staging,
                            err);
     if (part->quantized) {

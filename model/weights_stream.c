@@ -84,7 +84,8 @@ static int list_part(void *ctx, const struct rp_weight_part *part) {
     struct stream *stream = ctx;
     if (!rp_weight_is_matrix(part->weight))
         return RP_OK;
-    const struct rp_safetensor *tensor = rp_safetensors_find(stream->files, part->name);
+    const struct rp_safetensor *tensor =
+        rp_weight_main_tensor(stream->files, &stream->model->config, part);
     uint64_t row_bytes = tensor->bytes / part->rows;
     uint32_t step = (uint32_t)RP_MIN(
         (uint64_t)part->rows, RP_MAX(SLICE_BYTES / RP_MAX(row_bytes, (uint64_t)1), (uint64_t)1));

@@ -110,7 +110,7 @@ static struct shape shape_of(const struct rp_model_config *config, enum rp_weigh
     }
 }
 
-/* Whether the checkpoint has 8 bits for this matrix. */
+/* Whether the checkpoint has 8 or 4 bits for this matrix. */
 static bool is_quantized(const struct rp_model_config *config, enum rp_weight_role role,
                          uint32_t layer) {
     int module = shape_of(config, role, layer).module;
@@ -119,41 +119,66 @@ static bool is_quantized(const struct rp_model_config *config, enum rp_weight_ro
     return module >= 0 && layer < RP_LAYERS_MAX && (config->quant.modules[layer] >> module & 1);
 }
 
-/* Blocks as they are in the file: a part for each tensor. */
+/* A part of blocks for each tensor of a layer's matrix. */
+static void describe_parts(const struct rp_model_config *config, struct rp_weight *weight,
+                           const uint8_t types[RP_MODULE_COUNT]) {
+    struct rp_matrix *matrix = &weight->matrix;
+    struct rp_matrix_part *parts = matrix->parts;
+    uint32_t q_rows = config->heads * config->head_dim;
+    uint32_t kv_rows = config->kv_heads * config->head_dim, inner = config->intermediate;
+    uint8_t type = types[shape_of(config, weight->role, weight->layer).module];
+    matrix->part_count = 1;
+    parts[0] = (struct rp_matrix_part){.rows = matrix->rows, .type = type};
+    if (rp_weight_is_fused(config, weight->role))
+        return;
+    if (weight->role == RP_WEIGHT_QKV) {
+        matrix->part_count = 3;
+        parts[0].rows = q_rows;
+        parts[1] = (struct rp_matrix_part){
+            .row_begin = q_rows, .rows = kv_rows, .type = types[RP_MODULE_K]};
+        parts[2] = (struct rp_matrix_part){
+            .row_begin = q_rows + kv_rows, .rows = kv_rows, .type = types[RP_MODULE_V]};
+    } else if (weight->role == RP_WEIGHT_GATE_UP) {
+        matrix->part_count = 2;
+        parts[0].rows = inner;
+        parts[1] =
+            (struct rp_matrix_part){.row_begin = inner, .rows = inner, .type = types[RP_MODULE_UP]};
+    }
+}
+
+/* GGUF's blocks as they are in the file. */
 static void describe_blocks(const struct rp_model_config *config, struct rp_weight *weight,
                             enum rp_dtype dtype) {
     struct rp_matrix *matrix = &weight->matrix;
     const struct rp_model_gguf *gguf = &config->gguf;
-    const uint8_t *types = weight->layer < RP_LAYERS_MAX ? gguf->types[weight->layer] : NULL;
-    uint32_t q_rows = config->heads * config->head_dim;
-    uint32_t kv_rows = config->kv_heads * config->head_dim, inner = config->intermediate;
     matrix->dtype = RP_DTYPE_BLOCKS;
     matrix->input = dtype == RP_DTYPE_BF16 ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN;
     matrix->part_count = 1;
-    matrix->parts[0] = (struct rp_matrix_part){0, matrix->rows, gguf->embed};
-    if (weight->role == RP_WEIGHT_HEAD)
-        matrix->parts[0].type = gguf->head;
-    if (!types)
-        return;
-    if (weight->role == RP_WEIGHT_QKV) {
-        matrix->part_count = 3;
-        matrix->parts[0] = (struct rp_matrix_part){0, q_rows, types[RP_MODULE_Q]};
-        matrix->parts[1] = (struct rp_matrix_part){q_rows, kv_rows, types[RP_MODULE_K]};
-        matrix->parts[2] = (struct rp_matrix_part){q_rows + kv_rows, kv_rows, types[RP_MODULE_V]};
-    } else if (weight->role == RP_WEIGHT_GATE_UP) {
-        matrix->part_count = 2;
-        matrix->parts[0] = (struct rp_matrix_part){0, inner, types[RP_MODULE_GATE]};
-        matrix->parts[1] = (struct rp_matrix_part){inner, inner, types[RP_MODULE_UP]};
-    } else {
-        matrix->parts[0].type = types[weight->role == RP_WEIGHT_O ? RP_MODULE_O : RP_MODULE_DOWN];
-    }
+    matrix->parts[0] = (struct rp_matrix_part){
+        .rows = matrix->rows, .type = weight->role == RP_WEIGHT_HEAD ? gguf->head : gguf->embed};
+    if (weight->layer < RP_LAYERS_MAX)
+        describe_parts(config, weight, gguf->types[weight->layer]);
+}
+
+void rp_weight_describe_4bit(const struct rp_model_config *config, struct rp_weight *weight) {
+    struct rp_matrix *matrix = &weight->matrix;
+    const struct rp_model_quant *quant = &config->quant;
+    matrix->dtype = RP_DTYPE_BLOCKS;
+    matrix->input = RP_INPUT_BF16;
+    matrix->part_count = 1;
+    matrix->parts[0] = (struct rp_matrix_part){.rows = matrix->rows, .type = quant->head_type};
+    if (weight->layer < RP_LAYERS_MAX)
+        describe_parts(config, weight, quant->types[weight->layer]);
 }
 
 /* Type and scales in memory: those of the checkpoint, or of --quantization. */
 static void describe_type(const struct rp_model_config *config, struct rp_weight *weight) {
     const struct rp_model_quant *quant = &config->quant;
     struct rp_matrix *matrix = &weight->matrix;
-    if (is_quantized(config, weight->role, weight->layer) && matrix->dtype == RP_DTYPE_BF16) {
+    bool quantized = is_quantized(config, weight->role, weight->layer);
+    if (quantized && matrix->dtype == RP_DTYPE_BF16 && quant->dtype == RP_DTYPE_BLOCKS) {
+        rp_weight_describe_4bit(config, weight);
+    } else if (quantized && matrix->dtype == RP_DTYPE_BF16) {
         matrix->dtype = quant->dtype;
         matrix->scale_kind =
             quant->scales == RP_SCALE_BLOCK_128 ? RP_SCALE_BLOCK_128 : RP_SCALE_CHANNEL;
@@ -545,10 +570,17 @@ int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype d
         return status;
     }
     if (config->quantization != RP_QUANT_NONE && config->quant.scales != RP_SCALE_NONE) {
-        int status = rp_error_set(err, RP_STATUS_INVALID,
-                                  "model: the checkpoint has 8-bit weights, which are not made %s",
-                                  rp_quant_scheme_name(config->quantization));
+        int status =
+            rp_error_set(err, RP_STATUS_INVALID,
+                         "model: the weights of the checkpoint are quantized, they are not made %s",
+                         rp_quant_scheme_name(config->quantization));
         rp_error_hint(err, "omit --quantization, or use the 16-bit checkpoint");
+        return status;
+    }
+    if (config->quantization == RP_QUANT_INT4 && config->experts.count) {
+        int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                                  "model: 4-bit weights of experts are not supported");
+        rp_error_hint(err, "--quantization int8 or fp8 quantizes them");
         return status;
     }
     if (config->quantization != RP_QUANT_NONE && dtype == RP_DTYPE_F32)

@@ -11,6 +11,12 @@ struct field {
 };
 
 static uint32_t fields_of(uint32_t type, struct field out[4]) {
+    if (rp_block_is_int4(type)) {
+        uint16_t bytes = (uint16_t)rp_block_int4_scale_bytes(type);
+        out[0] = (struct field){0, bytes, bytes};
+        out[1] = (struct field){bytes, 1, 1};
+        return rp_block_int4_zeros(type) ? 2 : 1;
+    }
     switch (type) {
     case RP_BLOCK_Q4_1:
     case RP_BLOCK_Q5_1:
@@ -38,6 +44,7 @@ static uint32_t fields_of(uint32_t type, struct field out[4]) {
         out[1] = (struct field){4, 4, 1};
         return 2;
     case RP_BLOCK_MXFP4:
+    case RP_BLOCK_NVFP4:
         out[0] = (struct field){0, 1, 1};
         return 1;
     case RP_BLOCK_F16:
@@ -146,8 +153,25 @@ void rp_blocks_to_f32(uint32_t type, const unsigned char *blocks, size_t count, 
 
 static bool half_is_finite(const unsigned char *in) { return (in[1] & 0x7Cu) != 0x7Cu; }
 
+static bool int4_scale_is_finite(uint32_t type, const unsigned char *block) {
+    uint16_t half;
+    memcpy(&half, block, sizeof half);
+    switch (rp_block_int4_scale(type)) {
+    case RP_INT4_F16:
+        return half_is_finite(block);
+    case RP_INT4_BF16:
+        return isfinite(rp_bf16_to_f32(half));
+    default:
+        return isfinite(plain_value(RP_BLOCK_F32, block));
+    }
+}
+
 static bool is_finite(uint32_t type, const unsigned char *block) {
+    if (rp_block_is_int4(type))
+        return int4_scale_is_finite(type, block);
     switch (type) {
+    case RP_BLOCK_NVFP4:
+        return (block[0] & 0x7Fu) != 0x7Fu;
     case RP_BLOCK_F32:
     case RP_BLOCK_BF16:
         return isfinite(plain_value(type, block));

@@ -1,4 +1,4 @@
-/* blocks.h - the values of GGUF's blocks, and their panels for the CPU.
+/* blocks.h - the values of blocks (base/block_type.h), and their panels for the CPU.
  *
  * Every weight is w = S * c - M in f32: c an integer of up to 8 bits, S and M the scale and the
  * minimum of its group of 16 or 32 values. S = d * sub-scale and S * c are exact in f32, so only
@@ -10,6 +10,9 @@
  *   row-major  | d | scales | 4 codes, 4 codes, .. |          one block of one row
  *   panel      | 16 d | 16 scales[0], 16 scales[1], .. | 16 x 4 codes, 16 x 4 codes, .. |
  *
+ * What lies past the end of a row in its last block is not read. Panels are also what a tensor-core
+ * kernel can read with 16-byte loads: README.md has the order of 4-bit codes.
+ *
  * So panels have the file's bytes per weight, but for the padding of the last panel of a part. The
  * fifth bits of Q5_0 and Q5_1 are also transposed inside their four bytes. Thread: any. */
 #ifndef RP_QUANT_BLOCKS_H
@@ -19,10 +22,22 @@
 
 #define RP_BLOCK_PANEL 16u
 
-/* Bytes of a row; cols is a multiple of the type's block. */
+/* Bytes of a row. */
 static inline size_t rp_blocks_row_bytes(uint32_t type, size_t cols) {
     struct rp_block_info info = rp_block_info(type);
-    return cols / info.values * info.bytes;
+    return RP_CEIL_DIV(cols, (size_t)info.values) * info.bytes;
+}
+
+/* Adds the 4-bit code of column k, below the block's values, to a block whose code is zero there;
+ * of INT4, NVFP4 and MXFP4. */
+static inline void rp_block_put_code(uint32_t type, unsigned char *block, uint32_t k,
+                                     uint32_t code) {
+    struct rp_block_info info = rp_block_info(type);
+    unsigned char *codes = block + info.bytes - info.values / 2;
+    if (type == RP_BLOCK_MXFP4)
+        codes[k % 16] |= (unsigned char)(code << k / 16 * 4);
+    else
+        codes[k / 8 * 4 + k % 4] |= (unsigned char)(code << k % 8 / 4 * 4);
 }
 
 /* The values of `count` blocks of one row. */

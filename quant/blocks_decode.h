@@ -16,7 +16,12 @@
 
 /* Values that share a scale. */
 RP_DECODE uint32_t rp_block_group(uint32_t type) {
-    return type == RP_BLOCK_Q2_K || type == RP_BLOCK_Q3_K || type == RP_BLOCK_Q6_K ? 16 : 32;
+    if (rp_block_is_int4(type))
+        return rp_block_int4_group(type);
+    return type == RP_BLOCK_Q2_K || type == RP_BLOCK_Q3_K || type == RP_BLOCK_Q6_K ||
+                   type == RP_BLOCK_NVFP4
+               ? 16
+               : 32;
 }
 
 RP_DECODE bool rp_block_has_min(uint32_t type) {
@@ -151,6 +156,23 @@ RP_DECODE void rp_codes_q2_k(const uint8_t *in, const uint8_t *bits, const uint3
         }
 }
 
+/* INT4; `zero`: a byte for each lane, or NULL: 8. */
+RP_DECODE void rp_codes_int4(const uint8_t *in, const uint8_t *zero, const uint32_t group,
+                             const uint32_t lanes, int8_t *codes) {
+    const uint32_t step = 4 * lanes;
+    uint8_t zeros[64];
+    for (uint32_t i = 0; i < step; i++)
+        zeros[i] = zero ? zero[i / 4] : 8;
+    for (uint32_t u = 0; u < group / 8; u++) {
+        const uint8_t *from = in + u * step;
+        int8_t *to = codes + 2 * u * step;
+        for (uint32_t i = 0; i < step; i++) {
+            to[i] = (int8_t)((from[i] & 15) - zeros[i]);
+            to[step + i] = (int8_t)((from[i] >> 4) - zeros[i]);
+        }
+    }
+}
+
 /* --- scales --------------------------------------------------------------------------------- */
 
 /* Q4_K and Q5_K: eight scales and eight minima of 6 bits in 12 bytes. */
@@ -209,6 +231,38 @@ RP_DECODE void rp_scales_mxfp4(const uint8_t *in, const uint32_t lanes, float *s
         uint32_t bits = in[j] < 2 ? 0x00200000u << in[j] : (uint32_t)(in[j] - 1) << 23;
         memcpy(&scale[j], &bits, sizeof bits);
     }
+}
+
+RP_DECODE void rp_scales_int4(const uint8_t *in, const enum rp_int4_scale kind,
+                              const uint32_t lanes, float *scale) {
+    if (kind == RP_INT4_F16) {
+        rp_halves(in, lanes, scale);
+    } else if (kind == RP_INT4_F32) {
+        memcpy(scale, in, lanes * sizeof *scale);
+    } else {
+        for (uint32_t j = 0; j < lanes; j++) {
+            uint32_t bits = (uint32_t)in[2 * j] << 16 | (uint32_t)in[2 * j + 1] << 24;
+            memcpy(&scale[j], &bits, sizeof bits);
+        }
+    }
+}
+
+/* Half of an E4M3, as the values of E2M1 are doubled; its exponents become those of f32. */
+RP_DECODE void rp_scales_nvfp4(const uint8_t *in, const uint32_t lanes, float *scale) {
+    for (uint32_t j = 0; j < lanes; j++) {
+        uint32_t bits = (uint32_t)(in[j] & 0x7F) << 20 | (uint32_t)(in[j] & 0x80) << 24;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        scale[j] = value * 0x1p119f;
+    }
+}
+
+RP_DECODE void rp_block_decode_int4(const uint32_t type, const uint8_t *in, const uint32_t lanes,
+                                    int8_t *codes, float *scale) {
+    uint32_t at = rp_block_int4_scale_bytes(type) * lanes;
+    const uint8_t *zero = rp_block_int4_zeros(type) ? in + at : NULL;
+    rp_scales_int4(in, rp_block_int4_scale(type), lanes, scale);
+    rp_codes_int4(zero ? zero + lanes : in + at, zero, rp_block_int4_group(type), lanes, codes);
 }
 
 /* The block at `in`, of a type with scales. */
@@ -281,7 +335,14 @@ RP_DECODE void rp_block_decode(const uint32_t type, const uint8_t *in, const uin
             rp_codes_lookup(in + (8 + 16 * g) * lanes, lanes, codes + 32 * g * lanes,
                             rp_block_iq4_values, lookup);
         break;
+    case RP_BLOCK_NVFP4:
+        rp_scales_nvfp4(in, lanes, scale);
+        for (uint32_t u = 0; u < 2; u++)
+            lookup(in + (1 + 4 * u) * lanes, codes + 8 * u * lanes, codes + (8 * u + 4) * lanes,
+                   rp_block_fp4_values, 4 * lanes);
+        break;
     default:
+        rp_block_decode_int4(type, in, lanes, codes, scale);
         break;
     }
 }

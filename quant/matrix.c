@@ -12,7 +12,7 @@
 
 enum rp_dtype rp_matrix_input_dtype(const struct rp_matrix *matrix) {
     if (matrix->dtype == RP_DTYPE_BLOCKS)
-        return matrix->input == RP_INPUT_QUANTIZED ? RP_DTYPE_BF16 : RP_DTYPE_F32;
+        return matrix->input == RP_INPUT_PLAIN ? RP_DTYPE_F32 : RP_DTYPE_BF16;
     return rp_dtype_bytes(matrix->dtype) == 1 ? RP_DTYPE_BF16 : matrix->dtype;
 }
 
@@ -40,6 +40,30 @@ void rp_matrix_block(const struct rp_matrix *matrix, const struct rp_matrix_part
                              (uint32_t)(in % PANEL), out);
     else
         memcpy(out, data + in * row_bytes + block * bytes, bytes);
+}
+
+void rp_matrix_part_scale(const struct rp_matrix_part *part, float *scales, size_t count) {
+    if (part->factor == 0.0f)
+        return;
+    for (size_t i = 0; i < count; i++)
+        scales[i] = part->divides ? scales[i] / part->factor : scales[i] * part->factor;
+}
+
+void rp_matrix_block_f32(const struct rp_matrix *matrix, const struct rp_matrix_part *part,
+                         size_t row, size_t block, float *out) {
+    unsigned char bytes[RP_BLOCK_BYTES_MAX];
+    rp_matrix_block(matrix, part, row, block, bytes);
+    if (part->factor == 0.0f) {
+        rp_blocks_to_f32(part->type, bytes, 1, out);
+        return;
+    }
+    int8_t codes[RP_BLOCK_VALUES_MAX];
+    float scale[16], minimum[16];
+    uint32_t group = rp_blocks_split(part->type, bytes, codes, scale, minimum);
+    uint32_t values = rp_block_info(part->type).values;
+    rp_matrix_part_scale(part, scale, values / group);
+    for (uint32_t k = 0; k < values; k++)
+        out[k] = scale[k / group] * (float)codes[k];
 }
 
 size_t rp_matrix_bytes(const struct rp_matrix *matrix) {
@@ -93,6 +117,13 @@ struct rp_matrix rp_matrix_slice(const struct rp_matrix *matrix, uint32_t begin,
 void rp_matrix_deinit(struct rp_matrix *matrix) {
     rp_free_aligned(matrix->data);
     rp_free_aligned((void *)(uintptr_t)matrix->scales);
+    for (uint32_t i = 0; i < matrix->part_count; i++) {
+        bool shared = false;
+        for (uint32_t j = 0; j < i; j++)
+            shared = shared || matrix->parts[j].columns == matrix->parts[i].columns;
+        if (!shared)
+            rp_free(matrix->parts[i].columns);
+    }
     memset(matrix, 0, sizeof *matrix);
 }
 
@@ -197,10 +228,26 @@ static int check_type(const struct rp_matrix *matrix, struct rp_error *err) {
                         "the CPU has GEMMs for f32, bf16, int8 and fp8 only");
 }
 
+/* q, k and v have one input and mostly one order of its columns: rows are then prepared once. */
+static void share_columns(struct rp_matrix *matrix) {
+    size_t bytes = matrix->cols * sizeof *matrix->parts[0].columns;
+    for (uint32_t i = 1; i < matrix->part_count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            uint32_t *one = matrix->parts[j].columns, *other = matrix->parts[i].columns;
+            if (!one || !other || one == other || memcmp(one, other, bytes) != 0)
+                continue;
+            for (uint32_t k = i; k < matrix->part_count; k++)
+                if (matrix->parts[k].columns == other)
+                    matrix->parts[k].columns = one;
+            rp_free(other);
+        }
+}
+
 int rp_matrix_prepare_cpu(struct rp_matrix *matrix, enum rp_cpu_isa isa, struct rp_error *err) {
     int status = check_type(matrix, err);
     if (status != RP_OK)
         return status;
+    share_columns(matrix);
     if (matrix->layout != RP_LAYOUT_ROW_MAJOR)
         return RP_OK;
     if (isa == RP_ISA_SCALAR)
@@ -269,10 +316,12 @@ static void blocks_row(const struct rp_matrix *matrix, uint32_t row, float *out)
     while (row >= part->row_begin + part->rows)
         part++;
     struct rp_block_info info = rp_block_info(part->type);
-    for (size_t block = 0; block < matrix->cols / info.values; block++) {
-        unsigned char bytes[RP_BLOCK_BYTES_MAX];
-        rp_matrix_block(matrix, part, row, block, bytes);
-        rp_blocks_to_f32(part->type, bytes, 1, out + block * info.values);
+    for (size_t k = 0; k < matrix->cols; k += info.values) {
+        float values[RP_BLOCK_VALUES_MAX];
+        size_t count = RP_MIN(matrix->cols - k, (size_t)info.values);
+        rp_matrix_block_f32(matrix, part, row, k / info.values, values);
+        for (size_t i = 0; i < count; i++)
+            out[part->columns ? part->columns[k + i] : k + i] = values[i];
     }
 }
 

@@ -26,10 +26,11 @@
  * the GEMM (W8A8): each row x to integers or FP8 with one scale, max|x| / 127 or max|x| / 448. INT8
  * sums are exact.
  *
- * BLOCKS: rows in GGUF's blocks (blocks.h), in parts of whole rows, each of one type; cols is a
- * multiple of every part's block. data is part after part; row-major as in the file, or in panels
- * that have the same bytes. PLAIN inputs are f32, and an output is the sum over k of an f32 matrix
- * with the same values. QUANTIZED inputs are bf16, rounded to 8 bits with a scale for each 32
+ * BLOCKS: rows in blocks (blocks.h), GGUF's or of 4-bit weights with scales per group along K, in
+ * parts of whole rows, each of one type. data is part after part; row-major, or in panels that have
+ * the same bytes. PLAIN inputs are f32, BF16 inputs are bf16 (W4A16), and an output is the sum over
+ * k of an f32 matrix with the same values, k ascending in the order of a part's `columns`.
+ * QUANTIZED inputs are bf16, rounded to 8 bits with a scale for each 32
  * columns: an exact integer sum for each group of weights, then, groups ascending,
  *
  *   total = fma(S, (f32)sum * xs, total);  total = fma(-M, xs * (f32)(sum of x), total)
@@ -52,8 +53,9 @@ enum rp_scale_kind {
 };
 
 enum rp_matrix_input {
-    RP_INPUT_PLAIN,    /* f32 for f32, bf16 for everything else */
-    RP_INPUT_QUANTIZED /* bf16, quantized row by row inside the GEMM */
+    RP_INPUT_PLAIN,     /* f32 for f32 and BLOCKS, bf16 for everything else */
+    RP_INPUT_QUANTIZED, /* bf16, quantized row by row inside the GEMM */
+    RP_INPUT_BF16       /* of BLOCKS: bf16, as it is */
 };
 
 /* Rows of a matrix of blocks that have the same type: q, k and v of one file may differ. */
@@ -61,6 +63,12 @@ enum rp_matrix_input {
 struct rp_matrix_part {
     uint32_t row_begin, rows;
     uint32_t type; /* rp_block_type */
+    /* NVFP4: the scale of the part, that its blocks' scales are multiplied or divided by. */
+    float factor;
+    bool divides;
+    /* Column of the input that column k of the part is multiplied with, (cols), owned; parts may
+     * share it. NULL: column k. Of BF16 inputs alone: GPTQ's act-order. */
+    uint32_t *columns;
 };
 
 struct rp_matrix {
@@ -101,6 +109,11 @@ size_t rp_matrix_part_offset(const struct rp_matrix *matrix, uint32_t part);
 /* BLOCKS: block `block` of row `row`, as in the file. */
 void rp_matrix_block(const struct rp_matrix *matrix, const struct rp_matrix_part *part, size_t row,
                      size_t block, unsigned char *out);
+/* The same block's values as f32, in the part's order of columns. */
+void rp_matrix_block_f32(const struct rp_matrix *matrix, const struct rp_matrix_part *part,
+                         size_t row, size_t block, float *out);
+/* Applies the part's own scale to `count` scales of its blocks. */
+void rp_matrix_part_scale(const struct rp_matrix_part *part, float *scales, size_t count);
 
 /* Rows [begin, begin + rows) of a matrix that is not of BLOCKS, as a matrix that borrows its data:
  * whole panels in PANEL_16, and whole blocks of scales. */

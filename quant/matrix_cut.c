@@ -20,6 +20,8 @@ static bool splits(uint32_t begin, uint32_t end, uint32_t whole, uint32_t unit) 
 
 const char *rp_matrix_cut_refusal(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut) {
     uint32_t unit = 1;
+    if (matrix->input == RP_INPUT_BF16)
+        return "4-bit weights are served by one device so far";
     for (uint32_t i = 0; i < matrix->part_count; i++)
         unit = RP_MAX(unit, rp_block_info(matrix->parts[i].type).values);
     if (splits(cut->col, cut->col + cut->cols, matrix->cols, unit) || cut->cols % unit != 0)
@@ -52,8 +54,8 @@ struct rp_matrix rp_matrix_cut_shape(const struct rp_matrix *matrix,
     RP_ASSERT(matrix->part_count == 0 || matrix->part_count == cut->run_count);
     for (uint32_t i = 0; i < cut->run_count; i++) {
         if (matrix->part_count)
-            out.parts[i] =
-                (struct rp_matrix_part){out.rows, cut->runs[i].rows, matrix->parts[i].type};
+            out.parts[i] = (struct rp_matrix_part){
+                .row_begin = out.rows, .rows = cut->runs[i].rows, .type = matrix->parts[i].type};
         out.rows += cut->runs[i].rows;
     }
     return out;

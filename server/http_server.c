@@ -466,6 +466,8 @@ int rp_server_create(const struct rp_server_config *config, struct rp_server **o
     server->listeners[1].is_admin = true;
     if (!rp_random_fill(&server->id_secret, sizeof server->id_secret))
         server->id_secret = server->start_ns;
+    if (!rp_random_fill(server->call_key, sizeof server->call_key))
+        server->call_key[0] = server->id_secret;
     rp_server_metrics_init(&server->metrics);
     rp_json_body_init();
     signal(SIGPIPE, SIG_IGN);

@@ -87,6 +87,7 @@ struct rp_server {
     struct rp_service_notify notify;
     uint64_t drain_ns, drain_deadline_ns, stop_deadline_ns; /* drain_ns: when draining begins */
     uint64_t start_ns, next_id, seed_counter, id_secret;
+    uint64_t call_key[2], call_count; /* of the ids of tool calls */
 
     /* Tokenizer scratch buffers not in use by a worker (text_work.c). */
     uv_mutex_t scratch_lock;

@@ -209,7 +209,7 @@ static int take_tensor(struct parser *p, struct rp_gguf_tensor *tensor) {
     if (status != RP_OK)
         return status;
     struct rp_block_info info = rp_block_info(tensor->type);
-    if (!info.name) {
+    if (!info.name || tensor->type >= RP_BLOCK_FILE_LIMIT) {
         snprintf(what, sizeof what, "is of type %u (%s), which is not supported", tensor->type,
                  type_name(tensor->type));
         return refuse(p, RP_STATUS_UNSUPPORTED, "tensor", tensor->name, what);

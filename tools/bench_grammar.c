@@ -12,7 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-#define SLOW_NS 500000 /* -v names masks that take longer */
+#define SLOW_NS         500000 /* -v names masks that take longer */
+#define SLOW_COMPILE_NS 4000000
 
 /* CPU time of this thread: a busy machine does not count. */
 static uint64_t now_ns(void) {
@@ -99,6 +100,8 @@ static int walk(struct rp_matcher *m, const uint32_t *tokens, uint32_t count, ui
                    (double)ns / 1000);
         if (rc != RP_OK || (moved != RP_OK && moved != RP_STATUS_INVALID)) {
             failures++;
+            if (slow_name)
+                printf("too complex %.*s token %u\n", (int)strcspn(slow_name, "{"), slow_name, i);
             return 0;
         }
         if (allowed != (moved == RP_OK)) {
@@ -136,6 +139,9 @@ static void one_schema(struct file *f, const struct rp_token_trie *trie, uint32_
             if (rp_matcher_make(g, trie, 0, &m) != RP_OK ||
                 rp_matcher_mask(m, rp_matcher_start(m), bits, RP_MASK_FUEL) != RP_OK)
                 failures++;
+            if (verbose && m && now_ns() - begin > SLOW_COMPILE_NS)
+                printf("slow compile %.*s: %.0f us\n", (int)name_len, name,
+                       (double)(now_ns() - begin) / 1000);
             add_time(&compiles, now_ns() - begin);
         }
     }

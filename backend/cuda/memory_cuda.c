@@ -283,7 +283,8 @@ int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
     if (matrix->layout != RP_LAYOUT_ROW_MAJOR)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "cuda: the matrix is packed already");
     if (matrix->dtype == RP_DTYPE_BLOCKS)
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED, "cuda: no GEMM takes GGUF's blocks");
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "cuda: no GEMM takes blocks, GGUF's or of 4-bit weights");
     int status = is_8_bits ? check_8_bits(matrix, err) : RP_OK;
     if (status == RP_OK)
         status = matrix_block(device, matrix, &data, err);

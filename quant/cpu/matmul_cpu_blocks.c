@@ -1,4 +1,5 @@
-/* matmul_cpu_blocks.c - GEMMs on GGUF's blocks: the reference, and the blocking of the fast ones.
+/* matmul_cpu_blocks.c - GEMMs on blocks, GGUF's and of 4-bit weights: the reference, and the
+ * blocking of the fast ones.
  *
  * A panel's columns are decoded a chunk at a time into buffers that stay in L1, and multiplied with
  * all rows of the block; the tiles know no types. Each worker prepares the input rows that it
@@ -19,8 +20,10 @@
 #define PART_ROWS   8u
 #define SHARE_PARTS 16u
 
-/* Fields of a prepared row, as offsets: f32 values; 8 bits with their scales and sums. */
+/* Fields of a prepared row, as offsets: f32 values, in each part's order of columns; 8 bits with
+ * their scales and sums. */
 struct row_layout {
+    size_t values[RP_MATRIX_PARTS_MAX]; /* of the parts; equal where parts share their columns */
     size_t quantized, scales, sums, bytes;
 };
 
@@ -33,12 +36,28 @@ static bool has_plain_part(const struct rp_matrix *w) {
     return false;
 }
 
+/* The first part whose columns have the order of this one. */
+static uint32_t first_like(const struct rp_matrix *w, uint32_t part) {
+    uint32_t first = 0;
+    while (w->parts[first].columns != w->parts[part].columns)
+        first++;
+    return first;
+}
+
 /* Rows of f32 are read where they are. */
 static struct row_layout layout_of(const struct rp_matrix *w) {
     struct row_layout layout = {0};
     size_t cols = RP_ALIGN_UP((size_t)w->cols, 32);
-    if (!is_quantized(w))
+    if (w->input == RP_INPUT_PLAIN)
         return layout;
+    if (w->input == RP_INPUT_BF16) {
+        for (uint32_t i = 0; i < w->part_count; i++) {
+            uint32_t first = first_like(w, i);
+            layout.values[i] = first < i ? layout.values[first] : layout.bytes;
+            layout.bytes += first < i ? 0 : cols * sizeof(float);
+        }
+        return layout; /* 32 columns of f32 are two cache lines */
+    }
     layout.quantized = has_plain_part(w) ? cols * sizeof(float) : 0;
     layout.scales = layout.quantized + cols;
     layout.sums = layout.scales + cols / 32 * sizeof(float);
@@ -50,10 +69,26 @@ size_t rp_matmul_scratch_blocks(const struct rp_matrix *weight, uint32_t m) {
     return RP_MIN(RP_MAX(m, 1u), BLOCK_ROWS) * layout_of(weight).bytes;
 }
 
+static void widen_row(const struct rp_matrix *w, const struct row_layout *layout,
+                      const uint16_t *from, unsigned char *to) {
+    for (uint32_t part = 0; part < w->part_count; part++) {
+        float *values = (float *)(void *)(to + layout->values[part]);
+        const uint32_t *columns = w->parts[part].columns;
+        if (first_like(w, part) < part)
+            continue;
+        for (size_t i = 0; i < w->cols; i++)
+            values[i] = rp_bf16_to_f32(from[columns ? columns[i] : i]);
+    }
+}
+
 static void ready_row(const struct rp_matmul_args *args, const struct row_layout *layout,
                       size_t row, unsigned char *to) {
     const uint16_t *from = (const uint16_t *)args->in + row * args->in_stride;
     size_t cols = args->weight->cols;
+    if (!is_quantized(args->weight)) {
+        widen_row(args->weight, layout, from, to);
+        return;
+    }
     if (layout->quantized)
         for (size_t i = 0; i < cols; i++)
             ((float *)(void *)to)[i] = rp_bf16_to_f32(from[i]);
@@ -73,7 +108,7 @@ static void ready_row(const struct rp_matmul_args *args, const struct row_layout
 
 static unsigned char *scratch_of(const struct rp_matmul_args *args,
                                  const struct rp_cpu_worker *worker, uint32_t m) {
-    RP_ASSERT(args->scratch != NULL || !is_quantized(args->weight));
+    RP_ASSERT(args->scratch != NULL || args->weight->input == RP_INPUT_PLAIN);
     RP_ASSERT_CMP(args->scratch_bytes, >=, rp_matmul_scratch_blocks(args->weight, m));
     RP_ASSERT(args->out_dtype == RP_DTYPE_F32 ||
               (args->out_dtype == RP_DTYPE_BF16 && !args->accumulate));
@@ -114,19 +149,21 @@ static float output(const struct rp_matmul_args *args, const struct row_layout *
         part++;
     struct rp_block_info info = rp_block_info(part->type);
     bool integers = is_quantized(w) && info.values > 1;
-    const float *values = is_quantized(w) ? (const float *)(const void *)x
-                                          : (const float *)args->in + row * args->in_stride;
+    const float *values = (const float *)(const void *)(x + layout->values[part - w->parts]);
+    if (w->input == RP_INPUT_PLAIN)
+        values = (const float *)args->in + row * args->in_stride;
     float total = 0.0f;
     for (size_t k = 0; k < w->cols; k += info.values) {
         unsigned char block[RP_BLOCK_BYTES_MAX];
         float weights[RP_BLOCK_VALUES_MAX];
-        rp_matrix_block(w, part, n, k / info.values, block);
         if (integers) {
+            rp_matrix_block(w, part, n, k / info.values, block);
             total = integers_of(part->type, block, k, layout, x, total);
             continue;
         }
-        rp_blocks_to_f32(part->type, block, 1, weights);
-        for (uint32_t i = 0; i < info.values; i++)
+        size_t count = RP_MIN(w->cols - k, (size_t)info.values);
+        rp_matrix_block_f32(w, part, n, k / info.values, weights);
+        for (size_t i = 0; i < count; i++)
             total = fmaf(weights[i], values[k + i], total);
     }
     return total;
@@ -175,7 +212,8 @@ struct chunk {
 
 /* A panel of 16 outputs. */
 struct panel {
-    uint32_t type;
+    const struct rp_matrix_part *part;
+    size_t values;   /* offset of its inputs in a prepared row */
     size_t n, count; /* first output, outputs that exist */
     const unsigned char *data;
 };
@@ -187,12 +225,13 @@ static size_t panels_of(const struct rp_matrix *w) {
     return panels;
 }
 
-static struct panel panel_at(const struct rp_matrix *w, size_t index) {
+static struct panel panel_at(const struct product *product, size_t index) {
+    const struct rp_matrix *w = product->args->weight;
     uint32_t i = 0;
     while (index >= RP_CEIL_DIV((size_t)w->parts[i].rows, PANEL))
         index -= RP_CEIL_DIV((size_t)w->parts[i++].rows, PANEL);
     const struct rp_matrix_part *part = &w->parts[i];
-    return (struct panel){part->type, part->row_begin + index * PANEL,
+    return (struct panel){part, product->layout.values[i], part->row_begin + index * PANEL,
                           RP_MIN(part->rows - index * PANEL, (size_t)PANEL),
                           (const unsigned char *)w->data + rp_matrix_part_offset(w, i) +
                               index * PANEL * rp_blocks_row_bytes(part->type, w->cols)};
@@ -224,6 +263,27 @@ static void run_tiles(const rp_tile_blocks_fn tiles[4], struct rp_tile_blocks ti
         }
 }
 
+/* The chunk's columns from the panel's block `from` on, as what the tiles read. */
+static void decode_chunk(const struct product *product, const struct panel *panel,
+                         const unsigned char *from, uint32_t count, struct chunk *chunk) {
+    const struct rp_kernel_blocks *kernel = product->kernel;
+    uint32_t type = panel->part->type, group = rp_block_group(type);
+    struct rp_block_info info = rp_block_info(type);
+    if (info.values == 1) {
+        kernel->widen(type, from, count, chunk->w);
+        return;
+    }
+    for (uint32_t at = 0; at < count; at += info.values)
+        kernel->decode(type, from + at / info.values * info.bytes * PANEL,
+                       chunk->codes + at * PANEL, chunk->scale + at / group * PANEL,
+                       chunk->minimum + at / group * PANEL);
+    if (is_quantized(product->args->weight))
+        return;
+    rp_matrix_part_scale(panel->part, chunk->scale, RP_CEIL_DIV(count, group) * PANEL);
+    kernel->expand(chunk->codes, chunk->scale, rp_block_has_min(type) ? chunk->minimum : NULL,
+                   group, count, chunk->w);
+}
+
 /* totals (rows, 16) of rows [row, row + rows) and one panel. */
 static void run_panel(const struct product *product, const struct panel *panel, size_t row,
                       size_t rows, float *totals) {
@@ -231,47 +291,41 @@ static void run_panel(const struct product *product, const struct panel *panel, 
     const struct rp_matmul_args *args = product->args;
     const struct rp_kernel_blocks *kernel = product->kernel;
     const struct row_layout *layout = &product->layout;
-    struct rp_block_info info = rp_block_info(panel->type);
+    struct rp_block_info info = rp_block_info(panel->part->type);
     size_t cols = args->weight->cols;
-    bool quantized = is_quantized(args->weight), plain = info.values == 1;
-    uint32_t group = rp_block_group(panel->type);
-    const float *minimum = rp_block_has_min(panel->type) ? chunk.minimum : NULL;
+    bool quantized = is_quantized(args->weight);
+    uint32_t group = rp_block_group(panel->part->type);
+    const float *minimum = rp_block_has_min(panel->part->type) ? chunk.minimum : NULL;
+    bool in_place = args->weight->input == RP_INPUT_PLAIN;
+    const float *inputs = in_place ? (const float *)args->in + row * args->in_stride
+                                   : (const float *)(const void *)(product->rows + panel->values);
     memset(totals, 0, rows * PANEL * sizeof *totals);
     for (size_t k = 0; k < cols; k += RP_CHUNK_COLS) {
         uint32_t count = (uint32_t)RP_MIN(cols - k, (size_t)RP_CHUNK_COLS);
         const unsigned char *from = panel->data + k / info.values * info.bytes * PANEL;
         struct rp_tile_blocks tile = {.totals = totals,
                                       .w = chunk.w,
-                                      .row_bytes = layout->bytes,
+                                      .x = inputs + k,
+                                      .row_bytes = in_place ? args->in_stride * sizeof(float)
+                                                            : layout->bytes,
                                       .cols = count,
                                       .codes = chunk.codes,
                                       .scale = chunk.scale,
                                       .minimum = minimum,
                                       .group = group};
         if (quantized) {
-            tile.x = (const float *)(const void *)product->rows + k;
             tile.quantized = (const int8_t *)product->rows + layout->quantized + k;
             tile.input_scales =
                 (const float *)(const void *)(product->rows + layout->scales) + k / 32;
             tile.input_sums =
                 (const int32_t *)(const void *)(product->rows + layout->sums) + k / 16;
         } else {
-            tile.x = (const float *)args->in + row * args->in_stride + k;
-            tile.row_bytes = args->in_stride * sizeof(float);
-            tile.quantized = NULL;
-            tile.input_scales = tile.x; /* unused; advanced with the rows */
+            tile.quantized = (const int8_t *)tile.x; /* unused, as the next; advanced with rows */
+            tile.input_scales = tile.x;
             tile.input_sums = (const int32_t *)(const void *)tile.x;
         }
-        if (plain)
-            kernel->widen(panel->type, from, count, chunk.w);
-        else
-            for (uint32_t at = 0; at < count; at += info.values)
-                kernel->decode(panel->type, from + at / info.values * info.bytes * PANEL,
-                               chunk.codes + at * PANEL, chunk.scale + at / group * PANEL,
-                               chunk.minimum + at / group * PANEL);
-        if (!plain && !quantized)
-            kernel->expand(chunk.codes, chunk.scale, minimum, group, count, chunk.w);
-        run_tiles(plain || !quantized ? kernel->floats : kernel->integers, tile, rows);
+        decode_chunk(product, panel, from, count, &chunk);
+        run_tiles(info.values == 1 || !quantized ? kernel->floats : kernel->integers, tile, rows);
     }
 }
 
@@ -279,11 +333,11 @@ static void run_item(const struct product *product, size_t row, size_t rows, siz
                      size_t half) {
     _Alignas(RP_CACHE_LINE) float totals[2][BLOCK_ROWS * PANEL];
     const struct rp_matmul_args *args = product->args;
-    struct panel panel = panel_at(args->weight, index);
+    struct panel panel = panel_at(product, index);
     rp_tsan_reads(product->rows, rows * product->layout.bytes);
     run_panel(product, &panel, row, rows, totals[0]);
     if (half) {
-        struct panel up = panel_at(args->weight, index + half);
+        struct panel up = panel_at(product, index + half);
         run_panel(product, &up, row, rows, totals[1]);
     }
     for (size_t r = 0; r < rows; r++)
@@ -299,7 +353,7 @@ static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_c
     size_t panels = panels_of(args->weight), begin, end;
     if (m == 0 || panels == 0)
         return;
-    for (size_t row = 0; row < m && !is_quantized(args->weight); row++)
+    for (size_t row = 0; row < m && args->weight->input == RP_INPUT_PLAIN; row++)
         rp_tsan_reads((const float *)args->in + row * args->in_stride,
                       args->weight->cols * sizeof(float));
     struct product product = {.args = args,

@@ -1,4 +1,4 @@
-/* matmul_cpu_blocks_simd.c - decoding and tiles of GEMMs on GGUF's blocks, for AVX2 and AVX-512.
+/* matmul_cpu_blocks_simd.c - decoding and tiles of GEMMs on blocks, for AVX2 and AVX-512.
  *
  *   int, AVX2   |w| times x with w's sign, as in matmul_cpu_8_simd.c
  *   int, VNNI   dpbusd of w + 128 and x; the sums start at -128 * sum of x
@@ -26,8 +26,8 @@ static inline __attribute__((always_inline)) int32_t load_i32(const void *from) 
 
 /* --- decoding ------------------------------------------------------------------------------ */
 
-/* n is a multiple of 32. */
-INLINE(AVX2)
+/* n is a multiple of 32. A target that both levels include. */
+INLINE("avx2")
 void lookup_avx2(const uint8_t *in, int8_t *low, int8_t *high, const int8_t values[16],
                  uint32_t n) {
     __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)values));
@@ -50,7 +50,12 @@ void lookup_avx2(const uint8_t *in, int8_t *low, int8_t *high, const int8_t valu
 #define DEFINE_DECODE(isa, name)                                                                   \
     RP_TSAN_LEAVE_ALONE __attribute__((target(isa))) static void name(                             \
         uint32_t type, const unsigned char *in, int8_t *codes, float *scale, float *minimum) {     \
-        switch (type) { RP_BLOCK_TYPE_MAP(DECODE) }                                                \
+        switch (type) {                                                                            \
+            RP_BLOCK_TYPE_MAP(DECODE)                                                              \
+            DECODE(NVFP4, RP_BLOCK_NVFP4, 16, 9)                                                   \
+        default:                                                                                   \
+            rp_block_decode_int4(type, in, PANEL, codes, scale);                                   \
+        }                                                                                          \
     }
 
 DEFINE_DECODE(AVX2, decode_avx2)

@@ -167,8 +167,9 @@ struct rounding {
 static void round_weight(const struct rp_gptq_matrix *matrix, size_t at, double wanted,
                          double scale) {
     float code = (float)(wanted / scale);
+    float least = matrix->four_bits ? -8.0f : -127.0f, most = matrix->four_bits ? 7.0f : 127.0f;
     if (matrix->dtype == RP_DTYPE_INT8)
-        ((int8_t *)matrix->quantized)[at] = (int8_t)rintf(fminf(fmaxf(code, -127.0f), 127.0f));
+        ((int8_t *)matrix->quantized)[at] = (int8_t)rintf(fminf(fmaxf(code, least), most));
     else
         ((uint8_t *)matrix->quantized)[at] = rp_f32_to_fp8(code);
 }
@@ -176,8 +177,9 @@ static void round_weight(const struct rp_gptq_matrix *matrix, size_t at, double 
 /* delta of weight (row, j), to which `fed` comes. */
 static double settle(const struct rounding *r, size_t row, size_t j, double fed) {
     const struct rp_gptq_matrix *matrix = r->matrix;
-    size_t at = row * r->factor->cols + j;
-    double weight = (double)matrix->weights[at], scale = (double)matrix->scales[row];
+    size_t cols = r->factor->cols, at = row * cols + j, group = matrix->group;
+    size_t place = group ? row * RP_CEIL_DIV(cols, group) + j / group : row;
+    double weight = (double)matrix->weights[at], scale = (double)matrix->scales[place];
     if (r->task == SIGNALS)
         return weight;
     if (r->task == ROUND && fed != 0.0)

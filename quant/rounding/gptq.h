@@ -1,4 +1,4 @@
-/* gptq.h - rounds weights to 8 bits using the statistics of their inputs: GPTQ (Frantar et al.
+/* gptq.h - rounds weights to 8 or 4 bits using the statistics of their inputs: GPTQ (Frantar et al.
  * 2022).
  *
  * The output error on input rows x is delta H delta^T for each output, with delta = w - quantized
@@ -43,13 +43,15 @@ void rp_gptq_factor_deinit(struct rp_gptq_factor *factor);
 struct rp_gptq_matrix {
     size_t rows;
     const float *weights; /* (rows, cols), finite */
-    const float *scales;  /* (rows), above 0 */
+    const float *scales;  /* (rows), or (rows, groups); above 0 */
+    size_t group;         /* columns per scale; 0: all */
     enum rp_dtype dtype;  /* INT8 or FP8_E4M3 */
+    bool four_bits;       /* INT8: -8 to 7 */
     void *quantized;      /* (rows, cols) */
 };
 
-/* Nearest quantized values become GPTQ's: within +-127, or +-448. errors: (rows) as above, or NULL.
- * NO_MEMORY: quantized values are as before. */
+/* Nearest quantized values become GPTQ's: within +-127, -8 to 7, or +-448. errors: (rows) as above,
+ * or NULL. NO_MEMORY: quantized values are as before. */
 int rp_gptq_round(const struct rp_gptq_factor *factor, const struct rp_gptq_matrix *matrix,
                   struct rp_cpu_team *team, double *errors, struct rp_error *err) RP_MUST_USE;
 

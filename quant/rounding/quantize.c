@@ -6,13 +6,14 @@
 #include "base/memory.h"
 #include "device/quantize_row.h"
 #include "quant/matmul.h"
+#include "quant/rounding/int4.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-static const char *const scheme_names[RP_QUANT_SCHEME_COUNT] = {"none", "int8", "fp8", "int8-w8a16",
-                                                                "fp8-w8a16"};
+static const char *const scheme_names[RP_QUANT_SCHEME_COUNT] = {"none",       "int8",      "fp8",
+                                                                "int8-w8a16", "fp8-w8a16", "int4"};
 
 const char *rp_quant_scheme_name(enum rp_quant_scheme scheme) {
     return (uint32_t)scheme < RP_QUANT_SCHEME_COUNT ? scheme_names[scheme] : "?";
@@ -29,6 +30,8 @@ bool rp_quant_scheme_find(const char *name, enum rp_quant_scheme *out) {
 
 enum rp_dtype rp_quant_scheme_dtype(enum rp_quant_scheme scheme) {
     RP_ASSERT(scheme != RP_QUANT_NONE);
+    if (scheme == RP_QUANT_INT4)
+        return RP_DTYPE_BLOCKS;
     return scheme == RP_QUANT_INT8 || scheme == RP_QUANT_INT8_W8A16 ? RP_DTYPE_INT8
                                                                     : RP_DTYPE_FP8_E4M3;
 }
@@ -42,6 +45,13 @@ void rp_quant_describe(struct rp_matrix *matrix, enum rp_quant_scheme scheme) {
         return;
     matrix->dtype = rp_quant_scheme_dtype(scheme);
     matrix->layout = RP_LAYOUT_ROW_MAJOR;
+    if (scheme == RP_QUANT_INT4) {
+        matrix->input = RP_INPUT_BF16;
+        matrix->part_count = 1;
+        matrix->parts[0] = (struct rp_matrix_part){.rows = matrix->rows,
+                                                   .type = rp_int4_type(RP_INT4_GROUP_DEFAULT)};
+        return;
+    }
     matrix->scale_kind = RP_SCALE_CHANNEL;
     matrix->input =
         scheme == RP_QUANT_INT8 || scheme == RP_QUANT_FP8 ? RP_INPUT_QUANTIZED : RP_INPUT_PLAIN;
@@ -184,6 +194,19 @@ bool rp_quantize_weights_searched(const void *from, enum rp_dtype from_dtype, si
                             out_bad_row, search);
 }
 
+static bool quantize_int4(const struct rp_matrix *from, struct rp_matrix *made, float *row_values,
+                          struct rp_quant_loss *loss, size_t *out_bad_row) {
+    size_t row_bytes = rp_blocks_row_bytes(made->parts[0].type, made->cols);
+    for (uint32_t row = 0; row < made->rows; row++) {
+        rp_matrix_row_f32(from, row, row_values);
+        *out_bad_row = row;
+        if (!rp_int4_quantize_row(row_values, made->cols, made->parts[0].type,
+                                  (unsigned char *)made->data + row * row_bytes, loss))
+            return false;
+    }
+    return true;
+}
+
 int rp_quantize_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme,
                        struct rp_matrix *out, struct rp_quant_loss *loss, struct rp_error *err) {
     if ((from->dtype != RP_DTYPE_F32 && from->dtype != RP_DTYPE_BF16) ||
@@ -197,7 +220,9 @@ int rp_quantize_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme
     if (bytes == 0 && from->rows != 0 && from->cols != 0)
         return rp_error_set(err, RP_STATUS_OVERFLOW, "matrix of %u x %u is too large", from->rows,
                             from->cols);
-    float *scales = rp_alloc_aligned(from->rows * sizeof *scales, RP_CACHE_LINE);
+    bool int4 = scheme == RP_QUANT_INT4; /* whose scales are in the blocks: a row of f32 instead */
+    float *scales =
+        rp_alloc_aligned((int4 ? from->cols : from->rows) * sizeof *scales, RP_CACHE_LINE);
     made.data = rp_alloc_aligned(bytes, RP_CACHE_LINE);
     made.scales = scales;
     if (!made.data || !scales) {
@@ -205,8 +230,14 @@ int rp_quantize_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to quantize a matrix of %u x %u",
                             from->rows, from->cols);
     }
-    if (!rp_quantize_weights(from->data, from->dtype, from->rows, from->cols, made.dtype, made.data,
-                             scales, loss, &bad)) {
+    bool finite = int4 ? quantize_int4(from, &made, scales, loss, &bad)
+                       : rp_quantize_weights(from->data, from->dtype, from->rows, from->cols,
+                                             made.dtype, made.data, scales, loss, &bad);
+    if (int4) {
+        rp_free_aligned(scales);
+        made.scales = NULL;
+    }
+    if (!finite) {
         rp_matrix_deinit(&made);
         return rp_error_set(err, RP_STATUS_FORMAT, "row %zu holds a NaN or an infinity", bad);
     }

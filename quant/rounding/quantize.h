@@ -1,4 +1,4 @@
-/* quantize.h - quantizes matrices and rows to 8 bits, and measures the error.
+/* quantize.h - quantizes matrices and rows to 8 or 4 bits, and measures the error.
  *
  *   weights (n, k)                         value used in a GEMM
  *     row 0   [ q q q q ... ]  scales[0]     w(n, k) ~ q(n, k) * scales[n]
@@ -13,6 +13,7 @@
  *   fp8           FP8        FP8, the same
  *   int8-w8a16    INT8       bf16, as they are
  *   fp8-w8a16     FP8        bf16, as they are
+ *   int4          INT4       bf16, as they are; one scale per 128 columns (int4.h)
  *
  * Threads: no shared state. */
 #ifndef RP_QUANT_QUANTIZE_H
@@ -25,13 +26,15 @@ enum rp_quant_scheme {
     RP_QUANT_INT8,
     RP_QUANT_FP8,
     RP_QUANT_INT8_W8A16,
-    RP_QUANT_FP8_W8A16
+    RP_QUANT_FP8_W8A16,
+    RP_QUANT_INT4
 };
-#define RP_QUANT_SCHEME_COUNT 5
+#define RP_QUANT_SCHEME_COUNT 6
 
 const char *rp_quant_scheme_name(enum rp_quant_scheme scheme); /* "none", "int8", ... */
 bool rp_quant_scheme_find(const char *name, enum rp_quant_scheme *out);
-enum rp_dtype rp_quant_scheme_dtype(enum rp_quant_scheme scheme); /* of the weights; not of NONE */
+enum rp_dtype
+rp_quant_scheme_dtype(enum rp_quant_scheme scheme); /* of the weights; not of NONE; BLOCKS: INT4 */
 
 /* Sums over weights, to be added up: signal = sum w^2, noise = sum (w - q * scale)^2. */
 struct rp_quant_loss {

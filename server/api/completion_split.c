@@ -1,5 +1,6 @@
 /* completion_split.c - the output of a chat model as reasoning, text and tool calls, split by the
  * model's dialect (text/dialect/dialect.h). */
+#include "base/hash.h"
 #include "server/api/completion_internal.h"
 
 #include <string.h>
@@ -18,13 +19,24 @@ static void release_text(struct rp_completion *c, struct rp_choice *choice) {
     rp_answer_add(&choice->events, RP_ANSWER_TEXT, c->passed_text.data, c->passed_text.len);
 }
 
+/* Unique in this process, and not to be guessed from other ids. */
+static void make_call_id(struct rp_completion *c, const struct rp_split_event *event,
+                         char out[RP_CALL_ID_BYTES]) {
+    struct rp_server *server = c->server;
+    uint64_t random[3];
+    if (!rp_random_fill(random, sizeof random))
+        for (size_t i = 0; i < RP_ARRAY_COUNT(random); i++)
+            random[i] = rp_server_random(server);
+    random[0] = rp_dialect_call_number(server->call_key, server->call_count++);
+    rp_dialect_call_id(rp_bound_dialect_row(server->serving.dialect), event->name,
+                       c->earlier_calls + event->index, random, out);
+}
+
 static void begin_call(struct rp_completion *c, struct rp_choice *choice,
                        const struct rp_split_event *event) {
     char made[RP_CALL_ID_BYTES];
-    const uint64_t random[2] = {rp_server_random(c->server), rp_server_random(c->server)};
     if (!event->id[0])
-        rp_dialect_call_id(rp_bound_dialect_row(c->server->serving.dialect), event->name,
-                           c->earlier_calls + event->index, random, made);
+        make_call_id(c, event, made);
     choice->custom = rp_tools_is_custom(&c->params.tools, event->name);
     memset(&choice->custom_input, 0, sizeof choice->custom_input);
     choice->calls++;

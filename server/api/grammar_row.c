@@ -87,12 +87,15 @@ static enum rp_grammar_row_status make_mask(struct rp_grammar_row *row) {
     int status = RP_OK;
     if (row->token >= 0)
         status = rp_matcher_advance(matcher, row->state, (uint32_t)row->token, &row->state);
-    if (status == RP_OK)
-        status = rp_matcher_mask(matcher, row->state, row->mask, RP_MASK_FUEL);
     bool shared = row->shared && row->index >= row->min_tokens;
-    row->hold.key =
+    uint64_t key =
         shared ? (uint64_t)row->entry->serial << 33 | (uint64_t)row->without_ends << 32 | row->state
                : 0;
+    if (status == RP_OK && key && key == row->hold.key)
+        return RP_GRAMMAR_ROW_OK; /* the row has these bits already, as inside a string */
+    row->hold.key = key;
+    if (status == RP_OK)
+        status = rp_matcher_mask(matcher, row->state, row->mask, RP_MASK_FUEL);
     if (status == RP_OK)
         return settle(row);
     return status == RP_STATUS_NO_MEMORY ? RP_GRAMMAR_ROW_NO_MEMORY

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "server/api/params.h"
+#include "text/grammar/grammar.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 /* place: "tools[3]" or "functions[3]", with or without a member. */
 static bool wrong(struct rp_http_error *error, const char *place, const char *member,
                   const char *what) {
-    char name[64];
+    char name[96];
     snprintf(name, sizeof name, "%s%s", place, member);
     return rp_http_error_set(error, 400, name, "invalid_value", "%s %s", name, what);
 }
@@ -30,6 +31,11 @@ static bool is_type(const json_t *object, const char *type) {
 }
 
 /* --- One tool -------------------------------------------------------------------------------- */
+
+static bool is_lark(const json_t *grammar) {
+    const char *syntax = json_string_value(json_object_get(grammar, "syntax"));
+    return syntax && strcmp(syntax, "lark") == 0;
+}
 
 static bool check_name(const json_t *name, const char *place, const char *member,
                        struct rp_http_error *error) {
@@ -63,24 +69,50 @@ static bool check_function(const json_t *function, const char *place, struct rp_
     return true;
 }
 
-/* A regular expression becomes the pattern of the string; a Lark grammar is only shown. */
-static json_t *custom_input(const json_t *format) {
+/* {"type": "grammar", "grammar": {"syntax", "definition"}}, or with both beside the type. *out is
+ * NULL when the format has no grammar. */
+static bool read_grammar(const json_t *format, const char *place, const json_t **out,
+                         struct rp_http_error *error) {
     const json_t *grammar = json_object_get(format, "grammar");
+    *out = NULL;
+    if (!is_type(format, "grammar"))
+        return true;
+    grammar = grammar ? grammar : format;
     const char *syntax = json_string_value(json_object_get(grammar, "syntax"));
-    json_t *definition = json_object_get(grammar, "definition");
+    const json_t *definition = json_object_get(grammar, "definition");
+    if (!syntax || (strcmp(syntax, "lark") != 0 && strcmp(syntax, "regex") != 0))
+        return wrong(error, place, ".custom.format.grammar.syntax", "must be lark or regex");
+    if (!json_is_string(definition) || json_string_length(definition) > RP_TOOL_GRAMMAR_MAX)
+        return wrong(error, place, ".custom.format.grammar.definition",
+                     "must be a string of up to 64 KiB");
+    *out = grammar;
+    return true;
+}
+
+/* A regular expression becomes the pattern of the string; a Lark grammar is shown as text, and
+ * enforced through `own`. */
+static json_t *custom_input(const json_t *grammar) {
+    const char *definition = json_string_value(json_object_get(grammar, "definition"));
     json_t *input = json_pack("{s:s}", "type", "string");
-    if (syntax && json_is_string(definition) && strcmp(syntax, "regex") == 0)
-        json_object_set_new(input, "pattern",
-                            json_sprintf("^(?:%s)$", json_string_value(definition)));
-    else if (syntax && json_is_string(definition))
+    if (is_lark(grammar))
         json_object_set_new(input, "description",
-                            json_sprintf("Text that this %s grammar accepts:\n%s", syntax,
-                                         json_string_value(definition)));
+                            json_sprintf("Text that this lark grammar accepts:\n%s", definition));
+    else if (definition)
+        json_object_set_new(input, "pattern", json_sprintf("^(?:%s)$", definition));
     return input;
 }
 
-/* The function that stands in for a custom tool. NULL with *error. */
-static json_t *convert_custom(json_t *tool, const char *place, struct rp_http_error *error) {
+static json_t *input_parameters(json_t *input) {
+    return json_pack("{s:s, s:{s:o}, s:[s], s:b}", "type", "object", "properties",
+                     RP_CUSTOM_TOOL_PARAMETER, input, "required", RP_CUSTOM_TOOL_PARAMETER,
+                     "additionalProperties", 0);
+}
+
+/* The function that stands in for a custom tool; *out_own: other parameters for the grammar, or
+ * NULL. NULL with *error. */
+static json_t *convert_custom(json_t *tool, const char *place, json_t **out_own,
+                              struct rp_http_error *error) {
+    const json_t *grammar;
     json_t *custom = json_object_get(tool, "custom");
     json_t *description = json_object_get(custom, "description");
     json_t *format = json_object_get(custom, "format");
@@ -95,18 +127,26 @@ static json_t *convert_custom(json_t *tool, const char *place, struct rp_http_er
         wrong(error, place, ".custom.format", "must have the type text or grammar");
         return NULL;
     }
-    json_t *function = json_pack(
-        "{s:s, s:{s:O, s:s*, s:{s:s, s:{s:o}, s:[s], s:b}}}", "type", "function", "function",
-        "name", json_object_get(custom, "name"), "description", json_string_value(description),
-        "parameters", "type", "object", "properties", RP_CUSTOM_TOOL_PARAMETER,
-        custom_input(format), "required", RP_CUSTOM_TOOL_PARAMETER, "additionalProperties", 0);
-    if (!function)
+    if (!read_grammar(format, place, &grammar, error))
+        return NULL;
+    json_t *function =
+        json_pack("{s:s, s:{s:O, s:s*, s:o}}", "type", "function", "function", "name",
+                  json_object_get(custom, "name"), "description", json_string_value(description),
+                  "parameters", input_parameters(custom_input(grammar)));
+    if (is_lark(grammar))
+        *out_own = input_parameters(json_pack("{s:s, s:O}", "type", "string", RP_SCHEMA_LARK,
+                                              json_object_get(grammar, "definition")));
+    if (!function || (is_lark(grammar) && !*out_own)) {
+        json_decref(function);
         no_memory(error);
+        return NULL;
+    }
     return function;
 }
 
-/* The tool as the template gets it, always a function. NULL with *error. */
-static json_t *show_tool(json_t *tool, bool legacy, const char *place,
+/* The tool as the template gets it, always a function; *out_own as convert_custom(). NULL with
+ * *error. */
+static json_t *show_tool(json_t *tool, bool legacy, const char *place, json_t **out_own,
                          struct rp_http_error *error) {
     char member[48];
     snprintf(member, sizeof member, "%s.function", place);
@@ -123,7 +163,7 @@ static json_t *show_tool(json_t *tool, bool legacy, const char *place,
         return NULL;
     }
     if (is_type(tool, "custom"))
-        return convert_custom(tool, place, error);
+        return convert_custom(tool, place, out_own, error);
     if (!is_type(tool, "function")) {
         wrong(error, place, ".type", "must be function or custom");
         return NULL;
@@ -138,13 +178,17 @@ static bool add_tool(struct rp_tools *out, json_t *tool, size_t index,
     char place[32];
     snprintf(place, sizeof place, "%s[%zu]", out->legacy ? "functions" : "tools", index);
     bool custom = !out->legacy && is_type(tool, "custom");
-    json_t *shown = show_tool(tool, out->legacy, place, error);
+    json_t *own = NULL, *shown = show_tool(tool, out->legacy, place, &own, error);
     if (!shown)
         return false;
-    if (json_array_append_new(out->list, shown) != 0)
+    if (json_array_append_new(out->list, shown) != 0) {
+        json_decref(own);
+        return no_memory(error);
+    }
+    if (own && json_array_append_new(out->own, own) != 0)
         return no_memory(error);
     const json_t *function = json_object_get(shown, "function");
-    const json_t *parameters = json_object_get(function, "parameters");
+    const json_t *parameters = own ? own : json_object_get(function, "parameters");
     const char *name = json_string_value(json_object_get(function, "name"));
     for (uint32_t i = 0; i < out->count; i++)
         if (strcmp(out->tools[i].name, name) == 0)
@@ -173,9 +217,10 @@ static bool read_list(json_t *value, struct rp_tools *out, struct rp_http_error 
         return rp_http_error_set(error, 400, field, "out_of_range",
                                  "%s accepts up to 2 MiB of JSON", field);
     out->list = json_array();
+    out->own = json_array();
     out->tools = rp_calloc(json_array_size(value), sizeof *out->tools);
     out->custom = rp_calloc(json_array_size(value), sizeof *out->custom);
-    if (!out->list || !out->tools || !out->custom)
+    if (!out->list || !out->own || !out->tools || !out->custom)
         return no_memory(error);
     json_array_foreach(value, i, tool) if (!add_tool(out, tool, i, error)) return false;
     out->callable = out->count;
@@ -305,6 +350,7 @@ void rp_tools_deinit(struct rp_tools *tools) {
     rp_free(tools->tools);
     rp_free(tools->custom);
     json_decref(tools->list);
+    json_decref(tools->own);
     memset(tools, 0, sizeof *tools);
 }
 

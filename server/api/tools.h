@@ -16,11 +16,13 @@
 #define RP_TOOL_NAME_MAX         128
 #define RP_TOOL_SCHEMA_MAX       ((size_t)256 << 10) /* bytes of one tool's parameters */
 #define RP_TOOLS_BYTES_MAX       ((size_t)2 << 20)   /* bytes of all tools */
+#define RP_TOOL_GRAMMAR_MAX      ((size_t)64 << 10)  /* bytes of a custom tool's grammar */
 #define RP_CUSTOM_TOOL_PARAMETER "input"
 
 struct rp_tools {
     json_t *list; /* owned: the tools as the template gets them; NULL: none */
-    /* (count) those that may be called first; names and schemas are in `list` */
+    json_t *own;  /* owned: schemas that only the grammar has, of custom tools */
+    /* (count) those that may be called first; names and schemas are in `list` and `own` */
     struct rp_dialect_tool *tools;
     bool *custom; /* (count) */
     uint32_t count, callable;

@@ -77,9 +77,14 @@ static void print_blocks(const struct rp_model *model, struct rp_buffer *out) {
                          100.0 * (double)of_type / (double)values);
         comma = ", ";
     }
-    rp_buffer_printf(out, "; %.3f bits per weight in memory, %.3f in the file; inputs of %s\n",
-                     8.0 * (double)memory / (double)values, 8.0 * (double)file / (double)values,
-                     model->dtype == RP_DTYPE_BF16 ? "8 bits" : "f32");
+    rp_buffer_printf(out, "; %.3f bits per weight in memory",
+                     8.0 * (double)memory / (double)values);
+    if (model->config.gguf.blocks)
+        rp_buffer_printf(out, ", %.3f in the file", 8.0 * (double)file / (double)values);
+    rp_buffer_printf(out, "; inputs of %s\n",
+                     !model->config.gguf.blocks      ? "bf16"
+                     : model->dtype == RP_DTYPE_BF16 ? "8 bits"
+                                                     : "f32");
 }
 
 /* Bytes of weights that one token alone reads: of the experts' matrices those that it uses, of the

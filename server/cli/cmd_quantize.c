@@ -1,5 +1,5 @@
-/* reprise quantize DIR OUT: a checkpoint with 8-bit weights (model/quant_write.h), and the error of
- * each projection. */
+/* reprise quantize DIR OUT: a checkpoint with 8-bit or 4-bit weights (model/quant_write.h), and
+ * the error of each projection. */
 #include "backend/cpu/cpu_memory.h"
 #include "bench/calibrate.h"
 #include "device/cpu_team.h"
@@ -13,14 +13,14 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { SCHEME_FP8, SCHEME_INT8 };
+enum { SCHEME_FP8, SCHEME_INT8, SCHEME_INT4 };
 enum { ROUNDING_AUTO, ROUNDING_NEAREST, ROUNDING_GPTQ };
 
 struct quantize_options {
     uint32_t scheme, rounding;
     bool report;
     const char *calibrate;
-    uint32_t tokens, threads;
+    uint32_t group, tokens, threads;
 };
 
 /* Whether GPTQ applies: --rounding gptq, or auto with a calibration text. */
@@ -30,8 +30,12 @@ static bool is_gptq(const struct quantize_options *options) {
 }
 
 static const struct rp_flag quantize_flags[] = {
-    {"scheme", RP_FLAG_CHOICE, offsetof(struct quantize_options, scheme), "fp8|int8", 0, 0, "fp8",
-     "weights with one scale per output channel, activation rows quantized at run time"},
+    {"scheme", RP_FLAG_CHOICE, offsetof(struct quantize_options, scheme), "fp8|int8|int4", 0, 0,
+     "fp8",
+     "fp8, int8: one scale per output channel, activation rows quantized at run time; int4: one "
+     "per --group columns, activations stay bf16"},
+    {"group", RP_FLAG_CHOICE, offsetof(struct quantize_options, group), "128|64|32", 0, 0, "128",
+     "int4: columns that share a scale; matrices whose columns are no multiple stay as they are"},
     {"report", RP_FLAG_SWITCH, offsetof(struct quantize_options, report), NULL, 0, 0, NULL,
      "a line per projection: signal-to-noise ratio of weights (gptq: also of outputs) and the "
      "worst channel"},
@@ -54,7 +58,8 @@ static const struct rp_command_spec quantize_spec = {
     .positional_min = 2,
     .positional_max = 2,
     .summary =
-        "Writes the model in DIR to the new folder OUT with 8-bit weights (compressed-tensors).\n"
+        "Writes the model in DIR to the new folder OUT with 8-bit or 4-bit weights "
+        "(compressed-tensors).\n"
         "Embedding, output layer and norms stay as they are; --calibrate FILE rounds weights by "
         "their inputs on a text\n"
         "(GPTQ), and with int8 moves scale factors into norms.",
@@ -222,10 +227,13 @@ static int check_options(const struct quantize_options *options, struct rp_error
         rp_error_hint(err, "use a text similar to the model's intended input");
         return RP_STATUS_INVALID;
     }
-    if (text && options->scheme == SCHEME_FP8 && options->rounding == ROUNDING_NEAREST) {
+    if (options->group != 0 && options->scheme != SCHEME_INT4)
+        return rp_error_set(err, RP_STATUS_INVALID, "--group: requires --scheme int4");
+    if (text && options->scheme != SCHEME_INT8 && options->rounding == ROUNDING_NEAREST) {
         rp_error_set(err, RP_STATUS_INVALID,
-                     "--calibrate: has no effect with --scheme fp8 --rounding nearest");
-        rp_error_hint(err, "FP8 rounding is relative to each value: there is nothing to balance");
+                     "--calibrate: has no effect with --scheme %s --rounding nearest",
+                     options->scheme == SCHEME_FP8 ? "fp8" : "int4");
+        rp_error_hint(err, "only int8 balances activations and weights");
         return RP_STATUS_INVALID;
     }
     return RP_OK;
@@ -233,19 +241,21 @@ static int check_options(const struct quantize_options *options, struct rp_error
 
 static int quantize(const char *dir, const char *out, const struct quantize_options *options,
                     struct report *report, struct rp_error *err) {
+    static const enum rp_quant_scheme schemes[] = {RP_QUANT_FP8, RP_QUANT_INT8, RP_QUANT_INT4};
     struct learnt learnt = {.balance = {0}};
     struct rp_cpu_team *team = NULL;
     int status = *options->calibrate ? learn(dir, options, &learnt, err) : RP_OK;
     if (status == RP_OK && learnt.calibration.inputs)
         status = rp_cpu_team_create(options->threads, &team, err);
-    const struct rp_quant_write_options write = {
-        .scheme = options->scheme == SCHEME_FP8 ? RP_QUANT_FP8 : RP_QUANT_INT8,
-        .balance = learnt.balance.sites ? &learnt.balance : NULL,
-        .inputs = learnt.calibration.inputs,
-        .team = team,
-        .measure_outputs = options->report,
-        .told = tell,
-        .ctx = report};
+    const struct rp_quant_write_options write = {.scheme = schemes[options->scheme],
+                                                 .group = 128u >> options->group,
+                                                 .balance =
+                                                     learnt.balance.sites ? &learnt.balance : NULL,
+                                                 .inputs = learnt.calibration.inputs,
+                                                 .team = team,
+                                                 .measure_outputs = options->report,
+                                                 .told = tell,
+                                                 .ctx = report};
     if (status == RP_OK)
         status = rp_quant_write(dir, out, &write, err);
     if (team)

@@ -151,8 +151,9 @@ int rp_stack_check_options(const struct rp_engine_options *options, struct rp_er
                             "--tensor-parallel-size: %u is not 1, 2, 4 or 8",
                             options->tensor_parallel_size);
     if (options->quantization && options->dtype == RP_DTYPE_CHOICE_FLOAT32)
-        return rp_error_set(err, RP_STATUS_INVALID,
-                            "--quantization: 8-bit weights require bf16; remove --dtype float32");
+        return rp_error_set(
+            err, RP_STATUS_INVALID,
+            "--quantization: quantized weights require bf16; remove --dtype float32");
     if (options->quantize_head && !options->quantization)
         return rp_error_set(err, RP_STATUS_INVALID, "--quantization-head: requires --quantization");
     if (options->max_num_batched_tokens && options->max_num_batched_tokens < 16)
@@ -224,8 +225,17 @@ static double lap(uint64_t *since_ns) {
 
 int rp_stack_check_blocks(const struct rp_model_config *config,
                           const struct rp_backend_selection *selection, struct rp_error *err) {
-    if (!config->gguf.blocks || strcmp(selection->backend->name, "cpu") == 0)
+    bool four_bits =
+        config->quant.dtype == RP_DTYPE_BLOCKS || config->quantization == RP_QUANT_INT4;
+    if ((!config->gguf.blocks && !four_bits) || strcmp(selection->backend->name, "cpu") == 0)
         return RP_OK;
+    if (four_bits) {
+        rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                     "model: 4-bit weights are served on the CPU so far, not by %s",
+                     selection->backend->name);
+        rp_error_hint(err, "use --device cpu");
+        return RP_STATUS_UNSUPPORTED;
+    }
     int status =
         rp_error_set(err, RP_STATUS_UNSUPPORTED,
                      "model: GGUF files with F16 or quantized weights are served by the CPU "

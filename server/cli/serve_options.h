@@ -87,8 +87,8 @@ extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
         "dtype", CHOICE, base, rp_engine_options, dtype, "auto|float32|bfloat16", 0, 0, "auto",    \
         "type of weights in memory; auto keeps bf16 and f32 files as they are, f16 becomes f32"),  \
         RP_FLAG_ROW("quantization", CHOICE, base, rp_engine_options, quantization,                 \
-                    "none|int8|fp8|int8-w8a16|fp8-w8a16", 0, 0, "none",                            \
-                    "layer weights in 8 bits; w8a16: activations stay bf16"),                      \
+                    "none|int8|fp8|int8-w8a16|fp8-w8a16|int4", 0, 0, "none",                       \
+                    "layer weights in 8 bits, or (CPU) in 4; w8a16, int4: activations stay bf16"), \
         RP_FLAG_ROW("quantization-head", SWITCH, base, rp_engine_options, quantize_head, NULL, 0,  \
                     0, NULL,                                                                       \
                     "with --quantization: also the head; if it is tied, also the embedding"),      \

@@ -196,6 +196,35 @@ def test_custom_tools():
         assert message["tool_calls"][0]["type"] == "custom" and message["tool_calls"][0]["custom"] == {"name": "patch", "input": text}
 
 
+def test_the_lark_grammar_of_a_custom_tool_is_enforced():
+    definition = 'start: "*** Begin\\n" line+ "*** End"\nline: "+" /[^\\n]*/ "\\n"\n'
+    text = '*** Begin\n+say "x" \\ y\n+é\n*** End'
+    formats = {"chat": {"type": "grammar", "grammar": {"syntax": "lark", "definition": definition}},
+               "flat": {"type": "grammar", "syntax": "lark", "definition": definition}}
+
+    def tool(form):
+        return [{"type": "custom", "custom": {"name": "patch", "format": form}}]
+
+    for dialect, write in (("hermes", hermes), ("qwen3_coder", coder)):
+        answers = {"right": write({"name": "patch", "arguments": {"input": text}}),
+                   "wrong": write({"name": "patch", "arguments": {"input": "free text"}})}
+        with ScriptedChat(answers, "--tool-call-parser", dialect) as chat:
+            for form in formats.values():
+                message = both(chat, "right", tools=tool(form))["message"]
+                assert message["tool_calls"][0]["custom"] == {"name": "patch", "input": text}, message
+            wrong = chat.whole("wrong", tools=tool(formats["chat"]), max_tokens=120)
+            calls = wrong["choices"][0]["message"].get("tool_calls") or []
+            assert all("free text" not in call["custom"]["input"] for call in calls), wrong
+            for form, field in (({"type": "grammar", "grammar": {"syntax": "peg", "definition": ""}}, "syntax"),
+                                ({"type": "grammar", "grammar": {"syntax": "lark"}}, "definition"),
+                                ({"type": "grammar"}, "syntax")):
+                error = chat.post("right", tools=tool(form)).error
+                assert error["param"] == f"tools[0].custom.format.grammar.{field}", error
+            broken = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: other"}}
+            error = chat.post("right", tools=tool(broken)).error
+            assert "other" in error["message"], error
+
+
 def test_conversations_with_results():
     """The prompt of the second turn, from an answer that repeats it."""
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}

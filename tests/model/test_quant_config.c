@@ -1,6 +1,6 @@
-/* Goal: a checkpoint's description of its 8-bit weights has the meaning of the tools that write it.
- * Method: lists of names against one module each, and whole configurations with the expected
- * schemes. */
+/* Goal: a checkpoint's description of its 8-bit or 4-bit weights has the meaning of the tools that
+ * write it. Method: lists of names against one module each, and whole configurations with the
+ * expected schemes. */
 #include "model/model.h"
 #include "model/quant_config.h"
 #include "tests/support/model_files.h"
@@ -88,13 +88,67 @@ static void test_a_tied_head_keeps_the_embeddings_type(void **state) {
     assert_false(config.quant.head);
 }
 
+static void test_4_bits_have_a_layout_groups_and_zero_points(void **state) {
+    (void)state;
+#define CT(weights)                                                                                \
+    "{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"g\":{\"targets\":[\"Linear\"]," \
+    "\"weights\":{\"num_bits\":4," weights "}}},\"ignore\":[\"lm_head\"]}"
+    static const struct {
+        const char *text;
+        enum rp_quant_layout layout;
+        uint32_t group, type;
+        bool less_one;
+    } cases[] = {
+        {CT("\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128"), RP_QUANT_PACKED, 128,
+         RP_BLOCK_INT4 + 2 + 4, false},
+        {CT("\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32,\"symmetric\":false"),
+         RP_QUANT_PACKED, 32, RP_BLOCK_INT4 + 4 + 16, false},
+        {CT("\"type\":\"int\",\"strategy\":\"channel\",\"group_size\":null"), RP_QUANT_PACKED, 0,
+         RP_BLOCK_INT4 + 2 + 4, false},
+        {CT("\"type\":\"float\",\"strategy\":\"tensor_group\",\"group_size\":16"), RP_QUANT_NVFP4,
+         16, RP_BLOCK_NVFP4, false},
+        {CT("\"type\":\"float\",\"strategy\":\"group\",\"group_size\":32"), RP_QUANT_MXFP4, 32,
+         RP_BLOCK_MXFP4, false},
+        {"{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":64}", RP_QUANT_AWQ, 64,
+         RP_BLOCK_INT4 + 1 + 16, false},
+        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":-1}", RP_QUANT_GPTQ, 0,
+         RP_BLOCK_INT4 + 2 + 16, true},
+        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":1024,\"checkpoint_format\":"
+         "\"gptq_v2\"}",
+         RP_QUANT_GPTQ, 1024, RP_BLOCK_INT4 + 2 + 16, false},
+        {"{\"quantization\":{\"quant_algo\":\"NVFP4\",\"exclude_modules\":[\"lm_head\"]}}",
+         RP_QUANT_NVFP4_OPT, 16, RP_BLOCK_NVFP4, false},
+    };
+    for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
+        struct rp_model_config config;
+        struct rp_error err = {0};
+        if (read_text(cases[i].text, &config, &err) != RP_OK)
+            fail_msg("case %zu: %s", i, err.text);
+        assert_int_equal(config.quant.dtype, RP_DTYPE_BLOCKS);
+        assert_int_equal(config.quant.scales, RP_SCALE_GROUP_K);
+        assert_int_equal(config.quant.input, RP_INPUT_BF16);
+        assert_int_equal(config.quant.layout, cases[i].layout);
+        assert_int_equal(config.quant.group, cases[i].group);
+        assert_int_equal(config.quant.types[1][RP_MODULE_DOWN], cases[i].type);
+        assert_int_equal(config.quant.zeros_less_one, cases[i].less_one);
+        assert_int_equal(config.quant.modules[1], 0x7F);
+        assert_false(config.quant.head);
+    }
+}
+
 static void test_what_is_refused_is_named_with_what_works(void **state) {
     (void)state;
     static const struct {
         const char *text, *message;
     } cases[] = {
         {"{}", "quant_method \"(none)\""},
-        {"{\"quant_method\":\"awq\"}", "quant_method \"awq\""},
+        {"{\"quant_method\":\"bitsandbytes\"}", "quant_method \"bitsandbytes\""},
+        {"{\"quant_method\":\"awq\"}", "bits: weights of 0 bits"},
+        {"{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":100}", "group_size 100"},
+        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":0}", "group_size 0"},
+        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":64,\"is_marlin_format\":true}",
+         "is_marlin_format"},
+        {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"W4A8_AWQ\"}", "quant_algo \"W4A8_AWQ\""},
         {"{\"quant_method\":\"modelopt\"}", "quant_algo \"(none)\""},
         {"{\"quant_method\":\"fp8\",\"fmt\":\"e5m2\"}", "fmt \"e5m2\""},
         {"{\"quant_method\":\"compressed-tensors\",\"config_groups\":{}}", "one group, not 0"},
@@ -108,7 +162,7 @@ static void test_what_is_refused_is_named_with_what_works(void **state) {
         struct rp_error err = {0};
         assert_int_equal(read_text(cases[i].text, &config, &err), RP_STATUS_UNSUPPORTED);
         assert_non_null(strstr(err.text, cases[i].message));
-        assert_non_null(strstr(err.hint, "compressed-tensors"));
+        assert_non_null(strstr(err.hint, "compressed-tensors float-quantized"));
     }
 }
 
@@ -157,6 +211,7 @@ int main(void) {
         cmocka_unit_test(test_lists_decide_for_each_module_and_the_head),
         cmocka_unit_test(test_a_tied_head_keeps_the_embeddings_type),
         cmocka_unit_test(test_a_block_that_two_parts_of_a_matrix_share_is_refused),
+        cmocka_unit_test(test_4_bits_have_a_layout_groups_and_zero_points),
         cmocka_unit_test(test_what_is_refused_is_named_with_what_works),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

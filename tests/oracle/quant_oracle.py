@@ -219,7 +219,7 @@ def check_refusals(folder):
     refused(folder, "ct int8 channel", "the type of the weights", config=weights(type="float"))
     refused(folder, "ct ignore", "is of type BF16, quantization_config says", config=lambda q: q.update(ignore=["lm_head"]))
     refused(folder, "ct int8 channel", "is of type I8, supported: F32", config=lambda q: q.update(ignore=["re:.*"]))
-    refused(folder, "ct int8 channel", "4 bits", config=weights(num_bits=4))
+    refused(folder, "ct int8 channel", "weights of 3 bits", config=weights(num_bits=3))
     refused(folder, "ct int8 channel", "asymmetric", config=weights(symmetric=False))
     refused(folder, "ct int8 channel", "scales per group", config=weights(strategy="group", group_size=128))
     refused(folder, "ct int8 channel", "one matrix here", config=lambda q: q.update(ignore=["q_proj"]))
@@ -227,10 +227,10 @@ def check_refusals(folder):
     refused(folder, "ct int8 channel", "no pattern", config=lambda q: q.update(ignore=["re:(.*)*(.*)*(.*)*(.*)*[!?]"]))
     for name in ("pack-quantized", "nvfp4-pack-quantized", "marlin-24"):
         refused(folder, "ct int8 channel", f'format "{name}" is not supported', config=lambda q, name=name: q.update(format=name))
-    for name in ("gptq", "awq", "bitsandbytes", "mxfp4", "fbgemm_fp8"):
+    for name in ("bitsandbytes", "mxfp4", "fbgemm_fp8"):
         refused(folder, "ct int8 channel", f'quant_method "{name}" is not supported',
                 config=lambda q, name=name: q.update(quant_method=name))
-    refused(folder, "modelopt", 'quant_algo "NVFP4" is not supported', config=lambda q: q.update(quant_algo="NVFP4"))
+    refused(folder, "modelopt", 'quant_algo "W4A8_AWQ" is not supported', config=lambda q: q.update(quant_algo="W4A8_AWQ"))
     refused(folder, "fp8 block", "weight_block_size must be [128, 128]", config=lambda q: q.update(weight_block_size=[64, 64]))
 
 

@@ -357,7 +357,7 @@ def main():
         assert "/nowhere" in quantize(folder, out, "--scheme", "int8", "--calibrate", "/nowhere", code=1)
         assert "contains no text" in quantize(folder, out, "--scheme", "int8", "--calibrate", "/dev/null", code=2)
         quantize(folder, out)
-        assert "8-bit weights already" in quantize(out, out + "2", code=3)
+        assert "quantized weights already" in quantize(out, out + "2", code=3)
         assert out in quantize(folder, out, code=1)
         name = "model.layers.1.mlp.up_proj.weight"
         model.tensors[name][7, 2] = np.inf
@@ -365,7 +365,7 @@ def main():
         assert f"tensor {name}: row 7" in quantize(folder, out + "3", code=3)
         assert not os.path.exists(os.path.join(out + "3", "config.json"))
         quantize(folder, code=2)
-        quantize(folder, out + "4", "--scheme", "int4", code=2)
+        quantize(folder, out + "4", "--scheme", "int5", code=2)
         passed += 6
     print(f"{passed} passed, 0 failed")
 

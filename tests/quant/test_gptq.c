@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "device/quantize_row.h"
 #include "quant/rounding/gptq.h"
+#include "quant/rounding/int4.h"
 #include "quant/rounding/quantize.h"
 
 #include <math.h>
@@ -226,6 +227,53 @@ static void test_outputs_on_correlated_inputs_lose_less_than_half(void **state) 
     }
 }
 
+#define GROUP  32
+#define GROUPS 5 /* of 151 columns: the last one is short */
+
+/* As output_noise, of 4-bit codes with scales of groups. */
+static double noise_in_groups(const struct fixture *f, const int8_t *codes, const float *scales) {
+    double noise = 0;
+    for (size_t t = 0; t < TOKENS; t++)
+        for (size_t row = 0; row < ROWS; row++) {
+            double sum = 0;
+            for (size_t j = 0; j < COLS; j++) {
+                double value =
+                    (double)codes[row * COLS + j] * (double)scales[row * GROUPS + j / GROUP];
+                sum += ((double)f->weights[row * COLS + j] - value) *
+                       (double)rp_bf16_to_f32(f->inputs[t * COLS + j]);
+            }
+            noise += sum * sum;
+        }
+    return noise;
+}
+
+static void test_4_bits_with_scales_of_groups_lose_less_and_stay_in_range(void **state) {
+    struct fixture *f = *state;
+    static int8_t nearest[ROWS * COLS], codes[ROWS * COLS];
+    float scales[ROWS * GROUPS];
+    correlated(f);
+    make_factor(f, TOKENS);
+    make_nearest(f, RP_DTYPE_INT8); /* for the weights */
+    for (size_t row = 0; row < ROWS; row++)
+        for (size_t g = 0; g < GROUPS; g++) {
+            size_t at = row * COLS + g * GROUP, count = RP_MIN(COLS - g * GROUP, (size_t)GROUP);
+            scales[row * GROUPS + g] =
+                rp_bf16_to_f32(rp_int4_quantize_group(f->weights + at, count, nearest + at));
+        }
+    memcpy(codes, nearest, sizeof codes);
+    struct rp_gptq_matrix matrix = {.rows = ROWS,
+                                    .weights = f->weights,
+                                    .scales = scales,
+                                    .group = GROUP,
+                                    .dtype = RP_DTYPE_INT8,
+                                    .four_bits = true,
+                                    .quantized = codes};
+    assert_int_equal(rp_gptq_round(&f->factor, &matrix, f->team, NULL, NULL), RP_OK);
+    for (size_t i = 0; i < ROWS * COLS; i++)
+        assert_true(codes[i] >= -8 && codes[i] <= 7);
+    assert_true(noise_in_groups(f, codes, scales) < 0.6 * noise_in_groups(f, nearest, scales));
+}
+
 static void
 test_inputs_that_have_nothing_in_common_leave_the_nearest_quantized_values(void **state) {
     struct fixture *f = *state;
@@ -410,6 +458,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_quantized_values_are_those_of_the_papers_loop_with_the_inverse),
         TEST(test_outputs_on_correlated_inputs_lose_less_than_half),
+        TEST(test_4_bits_with_scales_of_groups_lose_less_and_stay_in_range),
         TEST(test_inputs_that_have_nothing_in_common_leave_the_nearest_quantized_values),
         TEST(test_errors_and_signals_are_what_the_damped_matrix_says),
         TEST(test_dead_equal_and_few_inputs_make_quantized_values_like_any_other),

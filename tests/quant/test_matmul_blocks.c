@@ -1,6 +1,7 @@
-/* Goal: GEMMs on GGUF's blocks follow matrix.h for every type: with f32 inputs they have the bits
- * of an f32 matrix of the same values, with 8-bit inputs the same bits on every instruction set,
- * and a row never depends on its batch. Method: random blocks in matrices of mixed parts.
+/* Goal: GEMMs on blocks follow matrix.h for every type: with f32 inputs, and 4-bit weights with
+ * bf16 inputs, they have the bits of an f32 matrix of the same values, with 8-bit inputs the same
+ * bits on every instruction set, and a row never depends on its batch. Method: random blocks in
+ * matrices of mixed parts.
  *
  * `--dequantize TYPE IN OUT` writes the values of a file of blocks as f32 (tests/oracle). */
 #include "base/bf16.h"
@@ -123,7 +124,8 @@ static void make(struct fixture *f, enum rp_matrix_input input, uint32_t k, cons
     uint32_t row = 0;
     for (uint32_t i = 0; i < 3; i++)
         if (n[i]) {
-            f->plain.parts[f->plain.part_count++] = (struct rp_matrix_part){row, n[i], type[i]};
+            f->plain.parts[f->plain.part_count++] =
+                (struct rp_matrix_part){.row_begin = row, .rows = n[i], .type = type[i]};
             row += n[i];
         }
     size_t bytes = rp_matrix_bytes(&f->plain);

@@ -127,14 +127,15 @@ static void test_a_shard_has_the_blocks_of_the_whole_matrix(void **state) {
                                 .cols = 3 * values,
                                 .dtype = RP_DTYPE_BLOCKS,
                                 .input = RP_INPUT_QUANTIZED,
-                                .parts = {{0, 22, types[i]}},
+                                .parts = {{.rows = 22, .type = types[i]}},
                                 .part_count = 1};
         check_matrix(one, 3, values);
         /* q or gate of another type than k or up */
         struct rp_matrix two = one;
         two.cols = 2 * RP_MAX(values, 256u);
-        two.parts[0] = (struct rp_matrix_part){0, 11, types[i]};
-        two.parts[1] = (struct rp_matrix_part){11, 11, types[(i + 1) % RP_ARRAY_COUNT(types)]};
+        two.parts[0] = (struct rp_matrix_part){.rows = 11, .type = types[i]};
+        two.parts[1] = (struct rp_matrix_part){
+            .row_begin = 11, .rows = 11, .type = types[(i + 1) % RP_ARRAY_COUNT(types)]};
         two.part_count = 2;
         check_matrix(two, 3, values);
     }
@@ -144,7 +145,7 @@ static void test_cuts_through_blocks_are_refused_with_the_reason(void **state) {
     struct rp_matrix blocks = {.rows = 8,
                                .cols = 512,
                                .dtype = RP_DTYPE_BLOCKS,
-                               .parts = {{0, 8, RP_BLOCK_Q4_K}},
+                               .parts = {{.rows = 8, .type = RP_BLOCK_Q4_K}},
                                .part_count = 1};
     struct rp_matrix scales = {
         .rows = 256, .cols = 256, .dtype = RP_DTYPE_FP8_E4M3, .scale_kind = RP_SCALE_BLOCK_128};

@@ -123,7 +123,7 @@ static void render(const struct rp_dialect *row, const char *intro, const char *
                    json_t *const *values, size_t count, struct rp_buffer *out) {
     struct rp_dialect_call calls[DIALECT_CALLS_MAX];
     char ids[DIALECT_CALLS_MAX][RP_CALL_ID_BYTES];
-    const uint64_t random[2] = {12345678901234567u, 9876543210987654321u};
+    const uint64_t random[3] = {12345678901234567u, 9876543210987654321u, 1};
     for (size_t i = 0; i < count; i++) {
         rp_dialect_call_id(row, names[i], (uint32_t)i, random, ids[i]);
         calls[i] = (struct rp_dialect_call){names[i], ids[i], values[i]};

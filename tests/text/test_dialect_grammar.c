@@ -15,8 +15,17 @@ static const char schema[] =
 static const char small[] = "{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"null\"}},"
                             "\"additionalProperties\":false}";
 
-static struct rp_dialect_tool tools[2];
-static struct rp_matcher *checkers[2];
+/* Strings whose form matters, also where they are not quoted. */
+static const char bounded[] =
+    "{\"type\":\"object\",\"properties\":{\"code\":{\"type\":\"string\",\"pattern\":\""
+    "^[A-Z<]{2,3}[0-9]?$\"},\"note\":{\"type\":\"string\",\"minLength\":2,\"maxLength\""
+    ":6},\"day\":{\"type\":\"string\",\"format\":\"date\"},\"patch\":{\"type\":\"strin"
+    "g\",\"\\u0001lark\":\"start: \\\"+\\\" line (\\\"\\\\n\\\" line)*\\nline: /[a-z\\"
+    "\\\\\\\\\"]+/\"}},\"required\":[\"code\"],\"additionalProperties\":false}";
+
+enum { TOOLS = 3 };
+static struct rp_dialect_tool tools[TOOLS];
+static struct rp_matcher *checkers[TOOLS];
 
 enum { FIRST_SPECIAL = 257, WIDTH = 384 };
 
@@ -131,6 +140,10 @@ static bool wander(struct walk *w) {
                            "}",
                            "get_weather",
                            "no_args",
+                           "bounded",
+                           "AB",
+                           "2024-02-29",
+                           "+a\nb",
                            "city",
                            "12",
                            "</",
@@ -162,10 +175,10 @@ static bool wander(struct walk *w) {
 }
 
 static bool satisfies(const struct events *e, uint32_t call) {
-    int tool = strcmp(e->names[call], tools[0].name) == 0   ? 0
-               : strcmp(e->names[call], tools[1].name) == 0 ? 1
-                                                            : -1;
+    int tool = TOOLS - 1;
     uint32_t state;
+    while (tool >= 0 && strcmp(e->names[call], tools[tool].name) != 0)
+        tool--;
     if (tool < 0)
         return false;
     return rp_matcher_advance_bytes(checkers[tool], rp_matcher_start(checkers[tool]),
@@ -176,7 +189,7 @@ static bool satisfies(const struct events *e, uint32_t call) {
 
 static uint32_t check_walk(struct walk *w, const struct rp_answer_spec *spec) {
     struct rp_splitter_options options = {.tools = tools,
-                                          .tool_count = 2,
+                                          .tool_count = TOOLS,
                                           .start = spec->start,
                                           .calls_off = spec->choice == RP_TOOLS_NONE};
     struct events e;
@@ -232,7 +245,7 @@ static void walk_row(const struct rp_dialect *row, bool with_specials) {
     for (int choice = RP_TOOLS_NONE; choice <= RP_TOOLS_REQUIRED; choice++)
         for (int variant = 0; variant < 3; variant++) {
             struct rp_answer_spec spec = {.tools = tools,
-                                          .tool_count = 2,
+                                          .tool_count = TOOLS,
                                           .choice = (enum rp_tool_choice)choice,
                                           .parallel = variant != 1,
                                           .reasoning_off = variant == 1};
@@ -263,13 +276,15 @@ static int set_up(void **state) {
     bytes = make_trie(&none);
     tools[0] = (struct rp_dialect_tool){"get_weather", json_loads(schema, 0, NULL)};
     tools[1] = (struct rp_dialect_tool){"no_args", json_loads(small, 0, NULL)};
+    tools[2] = (struct rp_dialect_tool){"bounded", json_loads(bounded, 0, NULL)};
+    checkers[2] = make_matcher(bytes, bounded, strlen(bounded), false);
     checkers[0] = make_matcher(bytes, schema, strlen(schema), false);
     checkers[1] = make_matcher(bytes, small, strlen(small), false);
     return 0;
 }
 
 static int tear_down(void **state) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < TOOLS; i++) {
         json_decref((json_t *)tools[i].parameters);
         rp_matcher_free(checkers[i]);
     }

@@ -227,17 +227,45 @@ static void the_prompt_tells_the_start(void **state) {
 
 static void ids_follow_the_family(void **state) {
     (void)state;
-    const uint64_t random[2] = {1, 2};
+    const uint64_t random[3] = {1, 2, 3}, others[3] = {2, 2, 3};
     char id[RP_CALL_ID_BYTES], other[RP_CALL_ID_BYTES];
     rp_dialect_call_id(rp_dialect_find("hermes"), "f", 0, random, id);
     assert_int_equal(strlen(id), 29);
     assert_memory_equal(id, "call_", 5);
-    rp_dialect_call_id(rp_dialect_find("hermes"), "f", 1, random, other);
+    rp_dialect_call_id(rp_dialect_find("hermes"), "f", 0, others, other);
     assert_string_not_equal(id, other);
     rp_dialect_call_id(rp_dialect_find("mistral"), "f", 0, random, id);
     assert_int_equal(strlen(id), 9);
     rp_dialect_call_id(rp_dialect_find("kimi_k2"), "get", 4294967295u, random, id);
     assert_string_equal(id, "functions.get:4294967295");
+}
+
+static int compare_numbers(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Numbers that differ give ids that differ, the short ones of Mistral included. */
+static void numbers_of_calls_never_repeat(void **state) {
+    enum { COUNT = 20000 };
+    static uint64_t numbers[COUNT];
+    const uint64_t key[2] = {7, 8}, other_key[2] = {7, 9};
+    char id[RP_CALL_ID_BYTES], last[RP_CALL_ID_BYTES];
+    (void)state;
+    assert_int_not_equal(rp_dialect_call_number(key, 1), rp_dialect_call_number(other_key, 1));
+    for (uint64_t i = 0; i < COUNT; i++)
+        numbers[i] = rp_dialect_call_number(key, i);
+    qsort(numbers, COUNT, sizeof numbers[0], compare_numbers);
+    assert_true(numbers[COUNT - 1] < 1ull << 52);
+    for (size_t i = 1; i < COUNT; i++)
+        assert_true(numbers[i - 1] < numbers[i]);
+    for (uint64_t shift = 0; shift < 52; shift++) {
+        const uint64_t random[3] = {1ull << shift, 2, 3};
+        rp_dialect_call_id(rp_dialect_find("mistral"), "f", 0, random, id);
+        if (shift > 0)
+            assert_string_not_equal(id, last);
+        memcpy(last, id, sizeof id);
+    }
 }
 
 /* --- Rows of a file -------------------------------------------------------------------------- */
@@ -302,7 +330,8 @@ int main(void) {
         cmocka_unit_test(text_and_reasoning_part),  cmocka_unit_test(calls_of_hermes),
         cmocka_unit_test(calls_of_other_families),  cmocka_unit_test(names_find_rows),
         cmocka_unit_test(a_template_tells_the_row), cmocka_unit_test(the_prompt_tells_the_start),
-        cmocka_unit_test(ids_follow_the_family),    cmocka_unit_test(a_file_adds_rows),
+        cmocka_unit_test(ids_follow_the_family),    cmocka_unit_test(numbers_of_calls_never_repeat),
+        cmocka_unit_test(a_file_adds_rows),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -159,6 +159,36 @@ static void test_a_pattern_with_bounds_of_length_costs_no_search(void **state) {
                  "\"bbbbbbbbbc\"", NULL);
 }
 
+static void test_keys_that_match_no_pattern_need_few_searches(void **state) {
+    (void)state;
+    static const char some[] = "{\"type\":\"object\",\"patternProperties\":{\".+\":{\"type\":"
+                               "\"integer\"}},\"properties\":{\"name\":true}}";
+    static const char two[] =
+        "{\"type\":\"object\",\"patternProperties\":{\"net_[a-z]+[0-9]\":{\"type\":\"integer\"},"
+        "\"netdir_(work|share)\":{\"type\":\"null\"}},\"additionalProperties\":false}";
+    assert_in_range(fuel_of(some, "{\""), 1, 20000);
+    assert_in_range(fuel_of(some, "{\"na"), 1, 20000);
+    assert_in_range(fuel_of(two, "{\"net"), 1, 60000);
+    CHECK_SCHEMA(some, "{\"x\":1}", "{\"\\n\":null}", "{\"name\":2}", "{}", NULL, "{\"x\":null}",
+                 "{\"name\":null}", "{\"\\n \":null}", NULL);
+    CHECK_SCHEMA(two, "{\"net_ab1\":1}", "{\"xnetdir_workx\":null}", NULL, "{\"net_ab\":1}",
+                 "{\"netdir_work\":1}", "{\"net_a1netdir_work\":null}", "{\"x\":null}", NULL);
+}
+
+/* The forms that a normal form joins or drops, at every byte of a character. */
+static void test_conditions_on_the_same_characters_are_joined(void **state) {
+    (void)state;
+    CHECK_SCHEMA("{\"type\":\"string\",\"pattern\":\"^[^x]+$\",\"not\":{\"pattern\":\"^[^y]*$\"}}",
+                 "\"y\"", "\"\xC3\xA9y\"", "\"\\u00e9y\"", "\"y\xF0\x9F\x98\x80\"", NULL, "\"a\"",
+                 "\"\xC3\xA9\"", "\"xy\"", "\"\\ud83d\\ude00\"", NULL);
+    CHECK_SCHEMA("{\"type\":\"string\",\"pattern\":\"^.{2,3}$\",\"minLength\":1,\"maxLength\":9}",
+                 "\"ab\"", "\"\xC3\xA9x\"", NULL, "\"a\"", "\"abcd\"", NULL);
+    static const char none[] = "{\"type\":\"string\",\"pattern\":\"a\",\"not\":{\"pattern\":\"\"}}";
+    struct rp_grammar *g;
+    assert_int_equal(rp_grammar_compile_json_schema(none, strlen(none), NULL, &g, NULL),
+                     RP_STATUS_UNSUPPORTED);
+}
+
 /* Lengths of both patterns are known, but not what they have in common: each state is searched. */
 static void test_searches_end_a_mask_the_same_way_whatever_was_done_before(void **state) {
     static const char schema[] = "{\"type\":\"string\",\"allOf\":[{\"pattern\":\"^([a-z]{3})*$\"},"
@@ -178,8 +208,8 @@ static void test_searches_end_a_mask_the_same_way_whatever_was_done_before(void 
 
 static void test_a_search_without_end_ends_the_request(void **state) {
     static const char schema[] =
-        "{\"type\":\"string\",\"allOf\":[{\"pattern\":\"^y|^([a-z]{127})*$\"},"
-        "{\"pattern\":\"^y|^([a-z]{131})*x$\"}]}";
+        "{\"type\":\"string\",\"allOf\":[{\"pattern\":\"^y|^([a-z]{251})*$\"},"
+        "{\"pattern\":\"^y|^([a-z]{257})*x$\"}]}";
     struct rp_grammar *g;
     uint32_t at;
     (void)state;
@@ -237,6 +267,8 @@ int main(void) {
         cmocka_unit_test(test_forced_bytes_go_on_until_there_is_a_choice),
         cmocka_unit_test(test_fuel_ends_a_mask_the_same_way_with_and_without_its_cache),
         cmocka_unit_test(test_a_pattern_with_bounds_of_length_costs_no_search),
+        cmocka_unit_test(test_keys_that_match_no_pattern_need_few_searches),
+        cmocka_unit_test(test_conditions_on_the_same_characters_are_joined),
         cmocka_unit_test(test_searches_end_a_mask_the_same_way_whatever_was_done_before),
         cmocka_unit_test(test_a_search_without_end_ends_the_request),
         cmocka_unit_test(test_memory_of_a_grammar_is_bounded_while_it_matches),

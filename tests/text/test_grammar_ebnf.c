@@ -153,6 +153,21 @@ static void test_lark_with_schemas_and_patterns(void **state) {
     CHECK_LARK("start: /a.b/s /[^x]/\n", "a\nby", "aab\n", NULL, "a\nbx", NULL);
 }
 
+static void test_a_lark_grammar_within_a_json_string(void **state) {
+    (void)state;
+    CHECK_SCHEMA("{\"type\":\"string\",\"\\u0001lark\":\"start: \\\"a\\\" part+ \\\"b\\\"\\npart: "
+                 "/[\\\"\\\\n]+/ | \\\"\\\\\\\\\\\" part \\\"/\\\"\\n\"}",
+                 "\"a\\\"b\"", "\"a\\n\\\"b\"", "\"a\\\\\\\"/b\"", NULL, "\"ab\"", "\"a\\tb\"",
+                 "\"a\\\\\\\"b\"", "a\"b", NULL);
+    check_schema_refused(
+        "{\"type\":\"string\",\"minLength\":2,\"\\u0001lark\":\"start: \\\"a\\\"\"}", "grammar");
+    check_schema_refused("{\"type\":\"string\",\"\\u0001lark\":\"start: %json {}\"}", "%json");
+    check_schema_refused("{\"type\":\"string\",\"\\u0001lark\":\"start: <a>\"}", "tokens");
+    check_schema_refused("{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\","
+                         "\"\\u0001lark\":\"start: other\"}}}",
+                         "other");
+}
+
 static void test_what_cannot_be_enforced_is_refused_with_its_line(void **state) {
     (void)state;
     check_refused("root ::= \"a\"\n\nx ::= yy", false, "line 3: no definition of yy");
@@ -234,6 +249,7 @@ int main(void) {
         cmocka_unit_test(test_lark_terminals_and_operators),
         cmocka_unit_test(test_lark_ignores_between_terminals),
         cmocka_unit_test(test_lark_with_schemas_and_patterns),
+        cmocka_unit_test(test_a_lark_grammar_within_a_json_string),
         cmocka_unit_test(test_what_cannot_be_enforced_is_refused_with_its_line),
         cmocka_unit_test(test_hostile_grammars_are_refused_in_time),
         cmocka_unit_test(test_compiling_survives_every_allocation_that_fails),

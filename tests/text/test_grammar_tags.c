@@ -242,6 +242,21 @@ static void test_bounds_of_free_text_force_its_end(void **state) {
     rp_matcher_free(m);
 }
 
+static void test_text_within_bounds_excludes_its_ends(void **state) {
+    (void)state;
+    CHECK_TAG("{\"type\":\"sequence\",\"elements\":[{\"type\":\"text\",\"pattern\":\"^[^>]*$\","
+              "\"minLength\":2,\"maxLength\":5,\"excludes\":[\"</\",\"\"]}," S("</a") "]}",
+              "ab</a", "a\xC3\xA9\xE4\xB8\xAD</a", "a<</a", NULL, "a</a", "abcdef</a", "a></a",
+              "a</</a", NULL);
+    CHECK_TAG("{\"type\":\"sequence\",\"elements\":[{\"type\":\"text\",\"minLength\":0,\"trim\":"
+              "true}," S("\\n.") "]}",
+              "\n.", "a b\n.", "a\nb\n.", "x\n.\n.", NULL, " a\n.", "a \n.", "a\n", NULL);
+    CHECK_TAG("{\"type\":\"text\",\"format\":\"date\"}", "2024-02-29", NULL, "2024-13-01", NULL);
+    check_refused("{\"type\":\"text\",\"minLength\":3,\"maxLength\":2}", "no text can satisfy it");
+    check_refused("{\"type\":\"text\",\"pattern\":\"(\"}", "pattern");
+    check_refused("{\"type\":\"text\",\"minLength\":\"2\"}", "minLength");
+}
+
 static void test_the_older_form_of_structures_and_triggers(void **state) {
     (void)state;
     CHECK_TAG(
@@ -339,6 +354,7 @@ int main(void) {
         cmocka_unit_test(test_json_never_contains_special_tokens),
         cmocka_unit_test(test_lists_of_tags_and_dispatch),
         cmocka_unit_test(test_bounds_of_free_text_force_its_end),
+        cmocka_unit_test(test_text_within_bounds_excludes_its_ends),
         cmocka_unit_test(test_the_older_form_of_structures_and_triggers),
         cmocka_unit_test(test_a_pointer_chooses_a_schema_of_a_document),
         cmocka_unit_test(test_what_cannot_be_enforced_is_refused_by_name),

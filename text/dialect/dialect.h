@@ -207,10 +207,14 @@ int rp_dialect_render_calls(const struct rp_dialect *row, const struct rp_dialec
                             size_t count, struct rp_buffer *out) RP_MUST_USE;
 
 #define RP_CALL_ID_BYTES 96
-/* An id as the dialect's clients and templates expect. `index` counts over the conversation;
- * `random` should be. */
+/* An id as the dialect's clients and templates expect. `index` counts over the conversation.
+ * Different random[0] below 2^52 give different ids, except where the family's templates prescribe
+ * the name and the index. The other words should be random. */
 void rp_dialect_call_id(const struct rp_dialect *row, const char *name, uint32_t index,
-                        const uint64_t random[2], char out[RP_CALL_ID_BYTES]);
+                        const uint64_t random[3], char out[RP_CALL_ID_BYTES]);
+/* A number below 2^52 for random[0]: different for different counts, and hard to predict without
+ * the key. */
+uint64_t rp_dialect_call_number(const uint64_t key[2], uint64_t count);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+/* RP_SCHEMA_LARK of text/grammar, which this folder does not know. */
+#define SCHEMA_LARK "\1lark"
+
 enum { LITERAL_DEPTH_MAX = 6, ANY_DEPTH = 2, KEYS_MAX = 128, REPEAT_MAX = 65535 };
 
 /* --- Formats --------------------------------------------------------------------------------- */
@@ -152,6 +155,29 @@ static json_t *choice_text(const json_t *value, bool raw) {
     return format;
 }
 
+/* The text of a string where it is not quoted as JSON, up to one of the two ends (the second may be
+ * NULL); NULL: any text. A Lark grammar may accept the ends as well. */
+static json_t *string_text(const json_t *root, const json_t *schema, bool trim, const char *end,
+                           const char *other) {
+    static const char *const keywords[] = {"pattern", "format", "minLength", "maxLength"};
+    const json_t *from = rp_dialect_follow(root, schema),
+                 *value = json_object_get(from, SCHEMA_LARK);
+    if (json_is_string(value))
+        return json_pack("{s:s, s:O, s:s}", "type", "grammar", "grammar", value, "syntax", "lark");
+    json_t *text = NULL;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(keywords); i++) {
+        value = json_object_get(from, keywords[i]);
+        if (value && !text)
+            text = json_pack("{s:s, s:b, s:[s,s]}", "type", "text", "trim", trim, "excludes", end,
+                             other ? other : "");
+        if (value && json_object_set(text, keywords[i], (json_t *)value) != 0) {
+            json_decref(text);
+            return NULL;
+        }
+    }
+    return text;
+}
+
 /* One parameter of a tagged call. A string is raw text up to its tag; an enumeration is one of its
  * texts; all else is JSON of its schema. */
 static json_t *tagged_item(const struct rp_dialect *row, const json_t *parameters, const char *key,
@@ -173,14 +199,22 @@ static json_t *tagged_item(const struct rp_dialect *row, const json_t *parameter
     if (!list && may_be_text) {
         /* The splitter takes the section's end for that of a value whose tag is missing. */
         json_t *end = trimmed(row->value_close), *section = trimmed(row->section_close);
-        json_t *text = json_pack("{s:s}", "type", "any_text");
+        json_t *text = json_pack("{s:s}", "type", "any_text"), *bounded = NULL;
         if (json_string_length(section) > 0 && text)
             ok = ok && json_object_set_new(text, "excludes", json_pack("[O]", section)) == 0;
+        if (types == TYPE_STRING && end && section)
+            bounded = string_text(parameters, schema, true, json_string_value(end),
+                                  json_string_value(section));
+        if (bounded)
+            ok = ok && rp_format_add(either, json_pack("{s:s, s:[o,o,o]}", "type", "sequence",
+                                                       "elements", rp_format_text(row->key_close),
+                                                       bounded, rp_format_text(row->value_close)));
         ok = ok && end &&
-             rp_format_add(either, json_pack("{s:s, s:[{s:s, s:s, s:O, s:O}, o]}", "type",
-                                             "sequence", "elements", "type", "tag", "begin",
-                                             row->key_close, "content", text, "end", end,
-                                             rp_format_text(tail_space(row->value_close))));
+             (bounded ||
+              rp_format_add(either, json_pack("{s:s, s:[{s:s, s:s, s:O, s:O}, o]}", "type",
+                                              "sequence", "elements", "type", "tag", "begin",
+                                              row->key_close, "content", text, "end", end,
+                                              rp_format_text(tail_space(row->value_close)))));
         json_decref(text);
         json_decref(section);
         json_decref(end);
@@ -371,8 +405,12 @@ static json_t *literal_value(const struct rp_dialect *row, const json_t *root, c
         json_decref(either);
         return NULL;
     }
-    if (types == TYPE_STRING)
-        return rp_format_until(row->quote, row->quote);
+    if (types == TYPE_STRING) {
+        json_t *text = string_text(root, schema, false, row->quote, NULL);
+        return text ? json_pack("{s:s, s:[o,o,o]}", "type", "sequence", "elements",
+                                rp_format_text(row->quote), text, rp_format_text(row->quote))
+                    : rp_format_until(row->quote, row->quote);
+    }
     if (depth <= 0 || (types & (types - 1)))
         return any_literal(row->quote, ANY_DEPTH);
     if (types == TYPE_ARRAY)

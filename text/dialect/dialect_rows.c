@@ -1,3 +1,4 @@
+#include "base/hash.h"
 #include "text/dialect/dialect_internal.h"
 
 #include <string.h>
@@ -232,7 +233,7 @@ const struct rp_dialect *rp_dialect_detect_reasoning(const char *template_text) 
 }
 
 void rp_dialect_call_id(const struct rp_dialect *row, const char *name, uint32_t index,
-                        const uint64_t random[2], char out[RP_CALL_ID_BYTES]) {
+                        const uint64_t random[3], char out[RP_CALL_ID_BYTES]) {
     static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     if (row->id_rule == RP_CALL_ID_FUNCTIONS) {
         size_t len = RP_MIN(strlen(name), (size_t)64);
@@ -250,11 +251,24 @@ void rp_dialect_call_id(const struct rp_dialect *row, const char *name, uint32_t
     }
     size_t prefix = row->id_rule == RP_CALL_ID_OPENAI ? 5 : 0;
     size_t count = row->id_rule == RP_CALL_ID_OPENAI ? 24 : 9;
-    uint64_t bits[2] = {random[0], random[1] ^ ((uint64_t)index << 32)};
+    uint64_t bits[3] = {random[0], random[1], random[2]};
     memcpy(out, "call_", prefix);
-    for (size_t i = 0; i < count; i++) { /* a letter has 5.95 bits: at most 12 from each word */
-        out[prefix + i] = letters[bits[i % 2] % 62];
-        bits[i % 2] /= 62;
+    for (size_t i = 0; i < count; i++) { /* a letter has 5.95 bits: 9, 10 and 5 from the words */
+        uint64_t *word = &bits[i < 9 ? 0 : i < 19 ? 1 : 2];
+        out[prefix + i] = letters[*word % 62];
+        *word /= 62;
     }
     out[prefix + count] = '\0';
+}
+
+uint64_t rp_dialect_call_number(const uint64_t key[2], uint64_t count) {
+    const uint64_t half = (1u << 26) - 1;
+    uint64_t left = count >> 26 & half, right = count & half;
+    for (uint64_t round = 0; round < 6; round++) { /* Feistel: a permutation of 52 bits */
+        const uint64_t words[3] = {key[1], round, right};
+        uint64_t mixed = left ^ (rp_hash64(words, sizeof words, key[0]) & half);
+        left = right;
+        right = mixed;
+    }
+    return left << 26 | right;
 }

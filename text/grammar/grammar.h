@@ -41,6 +41,8 @@ struct rp_grammar_limits {
 /* JSON Schema 2020-12. What cannot be enforced is UNSUPPORTED, never ignored. Keys come in the
  * order of "properties", then other required keys, then additional ones. A gap has at most 8 bytes
  * of whitespace. The schemas true and {} are any JSON value. */
+/* A keyword of ours for strings, which no client writes by accident: a Lark grammar of the text. */
+#define RP_SCHEMA_LARK "\1lark"
 int rp_grammar_compile_json_schema(const char *schema, size_t len,
                                    const struct rp_grammar_limits *limits, struct rp_grammar **out,
                                    struct rp_error *err) RP_MUST_USE;
@@ -95,7 +97,8 @@ size_t rp_token_trie_memory(const struct rp_token_trie *trie);
 
 /* No text can follow, and none can end here. Never the result of an allowed token. */
 #define RP_GRAMMAR_DEAD 0u
-/* Fuel of one mask: about 5 ms of one core. */
+/* Fuel of one mask: a unit is a node of the trie or of an expression that is looked at, about 5 ns,
+ * so a mask takes at most about 5 ms of one core. */
 #define RP_MASK_FUEL 1000000u
 
 /* Takes the grammar over (frees it with the matcher, and on an error). `cache_bytes` bounds its

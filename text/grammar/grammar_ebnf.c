@@ -164,7 +164,8 @@ static uint32_t without_left_recursion(struct rp_grammar *g, uint32_t body, uint
 /* The pattern of a terminal of Lark's library. */
 static int library_rule(struct ebnf *p, const char *pattern, struct ebnf_value *out) {
     uint32_t rx;
-    int rc = regex_parse_flags(p->g, pattern, strlen(pattern), REGEX_LINE_DOT, &rx, p->err);
+    int rc =
+        regex_parse_flags(p->g, pattern, strlen(pattern), p->mode, REGEX_LINE_DOT, &rx, p->err);
     if (rc == RP_OK)
         *out = ebnf_regular(rx);
     return rc;
@@ -250,6 +251,8 @@ static int atom(struct ebnf *p, struct ebnf_value *out) {
         rc = ebnf_class(p, out);
     } else if (ebnf_peek(p, "/") && p->lark) {
         rc = ebnf_pattern(p, out);
+    } else if (p->mode != RX_PLAIN && (ebnf_peek(p, "<") || ebnf_peek(p, "!<"))) {
+        rc = ebnf_refuse(p, RP_STATUS_UNSUPPORTED, "tokens are not supported in a string", "", 0);
     } else if (ebnf_peek(p, "<")) {
         rc = ebnf_token(p, out);
     } else if (ebnf_peek(p, "!<") && !p->lark) {
@@ -258,7 +261,7 @@ static int atom(struct ebnf *p, struct ebnf_value *out) {
         rc = lark_inline(p, out);
     } else if (ebnf_peek(p, ".") && !p->lark) {
         p->at++;
-        *out = ebnf_regular(rx_chars(p->g, CHARSET_ANY, RX_PLAIN));
+        *out = ebnf_regular(rx_chars(p->g, CHARSET_ANY, p->mode));
         rc = RP_OK;
     } else {
         return ebnf_refuse(p, RP_STATUS_FORMAT, "unexpected:", name, p->at < p->len);

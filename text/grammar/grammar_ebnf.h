@@ -37,7 +37,8 @@ struct ebnf {
     const char *text;
     size_t len, at;
     bool lark, in_terminal;
-    unsigned depth; /* of groups and inlined rules */
+    enum rx_mode mode; /* how characters are spelled: plain, or inside a JSON string */
+    unsigned depth;    /* of groups and inlined rules */
     VEC(struct ebnf_rule) rules;
     VEC(size_t) ignored;      /* Lark: expressions of %ignore */
     struct ebnf_value ignore; /* what may follow a terminal of a rule */
@@ -83,8 +84,9 @@ void ebnf_skip(struct ebnf *p);
 /* ---- grammar_lark.c */
 /* %json and %regex within an expression. */
 int lark_inline(struct ebnf *p, struct ebnf_value *out);
-/* The grammar of "grammar" formats in structural tags: GBNF, or Lark when it has no ::=. */
+/* GBNF or Lark inside another grammar. With RX_JSON its texts are those of JSON strings, without
+ * the quotes; tokens and %json are refused then. */
 int ebnf_parse(struct rp_grammar *g, const struct rp_token_trie *trie, const char *text, size_t len,
-               bool lark, uint32_t *out, struct rp_error *err);
+               bool lark, enum rx_mode mode, uint32_t *out, struct rp_error *err);
 
 #endif

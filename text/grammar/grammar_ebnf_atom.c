@@ -72,7 +72,7 @@ static int range(struct ebnf *p, const char *text, size_t len, struct ebnf_value
     if (rc == RP_OK && (!ebnf_take(p, "\"") || last < first))
         rc = ebnf_refuse(p, RP_STATUS_FORMAT, "a range is \"a\"..\"z\"", "", 0);
     if (rc == RP_OK)
-        *out = ebnf_regular(rx_chars(p->g, charset_range(p->g, first, last), RX_PLAIN));
+        *out = ebnf_regular(rx_chars(p->g, charset_range(p->g, first, last), p->mode));
     return rc;
 }
 
@@ -102,13 +102,17 @@ int ebnf_string(struct ebnf *p, struct ebnf_value *out) {
             if (code >= 0x80)
                 return ebnf_refuse(p, RP_STATUS_UNSUPPORTED, "flag i of a string beyond ASCII", "",
                                    0);
-            rx = rx_cat(g, rx, rx_chars(g, both_cases(g, code), RX_PLAIN));
+            rx = rx_cat(g, rx, rx_chars(g, both_cases(g, code), p->mode));
         }
         *out = ebnf_regular(rx);
         return RP_OK;
     }
     if (p->lark && ebnf_peek(p, ".."))
         return range(p, bytes, used, out);
+    if (p->mode != RX_PLAIN) {
+        *out = ebnf_regular(rx_text(g, bytes, used, p->mode));
+        return RP_OK;
+    }
     uint32_t lit = g_lit(g, bytes, used);
     *out = used > LITERAL_MAX ? ebnf_other(lit)
                               : (struct ebnf_value){true, rx_bytes(g, bytes, used), lit};
@@ -139,7 +143,7 @@ int ebnf_class(struct ebnf *p, struct ebnf_value *out) {
         ranges[count++] = (struct charset_range){first, last};
     }
     uint32_t set = charset_make(p->g, ranges, count);
-    *out = ebnf_regular(rx_chars(p->g, inverted ? charset_negate(p->g, set) : set, RX_PLAIN));
+    *out = ebnf_regular(rx_chars(p->g, inverted ? charset_negate(p->g, set) : set, p->mode));
     return RP_OK;
 }
 
@@ -160,7 +164,7 @@ int ebnf_pattern(struct ebnf *p, struct ebnf_value *out) {
                                "unsupported flag of a pattern:", p->text + p->at, 1);
         flags |= c == 'i' ? REGEX_FOLD : c == 's' ? REGEX_DOT_ALL : 0;
     }
-    int rc = regex_parse_flags(p->g, p->text + begin, end - begin, flags, &rx, &inner);
+    int rc = regex_parse_flags(p->g, p->text + begin, end - begin, p->mode, flags, &rx, &inner);
     if (rc != RP_OK)
         return ebnf_refuse(p, rc, inner.text, "", 0);
     *out = ebnf_regular(rx);

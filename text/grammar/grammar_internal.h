@@ -53,9 +53,10 @@ enum node_flag {
     NODE_MIXED = 2,      /* has RX_AND or RX_NOT below: may match nothing */
     NODE_LIVE_KNOWN = 4, /* NODE_LIVE is decided */
     NODE_LIVE = 8,
-    NODE_DEAD = 16,   /* layer 2: cannot be completed */
-    NODE_FINITE = 32, /* layer 1: matches finitely many texts, by its form */
-    NODE_STRING = 64, /* layer 1: whole characters of a JSON string; not mixed */
+    NODE_DEAD = 16,      /* layer 2: cannot be completed */
+    NODE_FINITE = 32,    /* layer 1: matches finitely many texts, by its form */
+    NODE_STRING = 64,    /* layer 1: whole characters of a JSON string; not mixed */
+    NODE_FOLLOWED = 128, /* layer 1: can match, as `closer` can */
 };
 
 /* How many characters of a JSON string the texts of an expression have: between min and max, and
@@ -73,6 +74,8 @@ struct node {
     uint32_t mark; /* visited in pass `mark` */
     uint32_t charged,
         cost;        /* RX: fuel of its search for a match, and the call that it was put on */
+    uint32_t total;  /* RX: with NODE_FOLLOWED, the cost of it and of all on the way */
+    uint32_t closer; /* RX: with NODE_FOLLOWED, the derivative that shows it; NODE_NONE without */
     uint32_t passed; /* RX: the call that its steps were put on */
     uint32_t steps;  /* nodes that a byte passes */
     struct rx_lengths chars;
@@ -122,7 +125,7 @@ struct rp_grammar {
     /* Fuel of the searches that the call needs, each counted once, cached or not; charges is how
      * often one was needed. */
     uint64_t spent, spent_limit, charges;
-    uint64_t derivatives; /* made so far: the measure of a search */
+    uint64_t derivatives; /* nodes derived so far: the fuel of a search */
     uint32_t call;
     size_t memory_bytes, memory_limit;
     VEC(struct node) nodes;
@@ -143,6 +146,7 @@ struct rp_grammar {
     size_t memo_used;
     uint32_t pass;      /* of marks */
     uint32_t json_char; /* one character of a JSON string, any spelling */
+    uint32_t json_any;  /* any number of them */
     uint32_t start;     /* a G_STATE */
 };
 
@@ -206,8 +210,6 @@ static inline uint32_t rx_delta(struct rp_grammar *g, uint32_t id, uint8_t byte)
         return to;
     return to == ROW_UNKNOWN ? rx_delta_slow(g, id, byte) : rx_charge(g, to & ~ROW_SEARCH);
 }
-/* Any number of characters of a JSON string, any spelling. */
-uint32_t rx_any_string(struct rp_grammar *g);
 /* Something can still match. */
 bool rx_live(struct rp_grammar *g, uint32_t id);
 bool rx_matches(struct rp_grammar *g, uint32_t id, const char *text, size_t len);
@@ -219,6 +221,23 @@ void grammar_measure(const struct rp_grammar *g, struct node *n);
 enum rx_answer { RX_DEAD, RX_LIVE, RX_UNSURE };
 /* Whether something can match, as far as form and lengths tell. */
 enum rx_answer rx_quick_live(const struct rp_grammar *g, uint32_t id);
+
+/* The derivative, which may be unable to match. */
+uint32_t rx_derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int depth);
+
+/* ---- grammar_rx_search.c --------------------------------------------------------------------- */
+
+/* Whether `id` can match; sets its cost, and perhaps `closer`. */
+bool rx_search(struct rp_grammar *g, uint32_t id);
+
+/* ---- grammar_rx_form.c: a normal form of alternatives and conditions ------------------------- */
+
+/* Texts of `id` begin inside a character. */
+bool rx_in_char(const struct rp_grammar *g, uint32_t id);
+/* found[base .. base + count) are the members; the number of those that remain. */
+size_t rx_normal_or(struct rp_grammar *g, size_t base, size_t count);
+/* True: *out is the whole conjunction. */
+bool rx_normal_and(struct rp_grammar *g, size_t base, size_t *count, uint32_t *out);
 
 /* ---- grammar_rx_char.c: characters of layer 1 ------------------------------------------------ */
 
@@ -242,9 +261,9 @@ enum regex_flag {
     REGEX_DOT_ALL = 2,  /* the point is every character */
     REGEX_FOLD = 4,     /* ASCII letters match in both cases */
 };
-/* Whole texts, in UTF-8. */
-int regex_parse_flags(struct rp_grammar *g, const char *pattern, size_t len, unsigned flags,
-                      uint32_t *out_rx, struct rp_error *err);
+/* Whole texts. */
+int regex_parse_flags(struct rp_grammar *g, const char *pattern, size_t len, enum rx_mode mode,
+                      unsigned flags, uint32_t *out_rx, struct rp_error *err);
 
 /* ---- grammar_number.c ------------------------------------------------------------------------ */
 

@@ -151,6 +151,8 @@ int lark_inline(struct ebnf *p, struct ebnf_value *out) {
     if (!ebnf_take(p, "%json"))
         return ebnf_refuse(p, RP_STATUS_UNSUPPORTED, "%regex is not supported: use /pattern/", "",
                            0);
+    if (p->mode != RX_PLAIN)
+        return ebnf_refuse(p, RP_STATUS_UNSUPPORTED, "%json is not supported in a string", "", 0);
     ebnf_space(p);
     size_t begin = p->at, depth = 0;
     do {
@@ -180,8 +182,9 @@ int lark_inline(struct ebnf *p, struct ebnf_value *out) {
 }
 
 int ebnf_parse(struct rp_grammar *g, const struct rp_token_trie *trie, const char *text, size_t len,
-               bool lark, uint32_t *out, struct rp_error *err) {
+               bool lark, enum rx_mode mode, uint32_t *out, struct rp_error *err) {
     struct ebnf p = {.g = g, .trie = trie, .err = err, .text = text, .len = len, .lark = lark};
+    p.mode = mode;
     p.arena.limit_bytes = (size_t)4 << 20;
     *out = NODE_NONE;
     int rc = memchr(text, 0, len) ? rp_error_set(err, RP_STATUS_FORMAT, "grammar: has a zero byte")
@@ -211,7 +214,7 @@ static int compile(const char *text, size_t len, bool lark, const struct rp_gram
     struct rp_grammar *g = grammar_create(limits);
     if (!g)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "grammar: out of memory");
-    int rc = ebnf_parse(g, limits ? limits->trie : NULL, text, len, lark, &node, err);
+    int rc = ebnf_parse(g, limits ? limits->trie : NULL, text, len, lark, RX_PLAIN, &node, err);
     return grammar_finish(g, node, rc, "grammar", out, err);
 }
 

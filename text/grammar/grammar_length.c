@@ -3,6 +3,9 @@
  * byte is. */
 #include "text/grammar/grammar_internal.h"
 
+#define LIVE_DEPTH   4 /* of an expression that rx_quick_live() looks at */
+#define LIVE_MEMBERS 8
+
 static uint32_t add(uint32_t a, uint32_t b) {
     uint64_t sum = (uint64_t)a + b;
     return a == REP_INF || b == REP_INF || sum >= REP_INF ? REP_INF : (uint32_t)sum;
@@ -176,14 +179,7 @@ static enum rx_answer fits(const struct rx_lengths *l, uint32_t low, uint32_t hi
     return live && !some ? RX_LIVE : RX_UNSURE;
 }
 
-enum rx_answer rx_quick_live(const struct rp_grammar *g, uint32_t id) {
-    const struct node *n = node_at(g, id);
-    if (id == NODE_NONE)
-        return RX_DEAD;
-    if (n->flags & NODE_NULLABLE || !(n->flags & NODE_MIXED))
-        return RX_LIVE;
-    if (n->kind != RX_AND)
-        return RX_UNSURE;
+static enum rx_answer conditions_live(const struct rp_grammar *g, const struct node *n) {
     const struct node *pattern = NULL;
     uint32_t low = 0, high = REP_INF;
     bool some = false, counted = false;
@@ -207,3 +203,31 @@ enum rx_answer rx_quick_live(const struct rp_grammar *g, uint32_t id) {
     struct rx_lengths any = {0, REP_INF, 0, REP_INF};
     return fits(pattern ? &pattern->chars : &any, low, high, some);
 }
+
+static enum rx_answer live_at(const struct rp_grammar *g, uint32_t id, int depth) {
+    const struct node *n = node_at(g, id);
+    if (id == NODE_NONE)
+        return RX_DEAD;
+    if (n->flags & NODE_NULLABLE || !(n->flags & NODE_MIXED))
+        return RX_LIVE;
+    if (n->kind == RX_AND)
+        return conditions_live(g, n);
+    if (depth == LIVE_DEPTH)
+        return RX_UNSURE;
+    if (n->kind == RX_CAT) {
+        enum rx_answer a = live_at(g, n->a, depth + 1);
+        return a == RX_LIVE ? live_at(g, n->b, depth + 1) : a;
+    }
+    if (n->kind != RX_OR)
+        return RX_UNSURE;
+    bool dead = true;
+    for (uint32_t i = 0; i < n->b && i < LIVE_MEMBERS; i++) {
+        enum rx_answer answer = live_at(g, g->lists.at[n->a + i], depth + 1);
+        if (answer == RX_LIVE)
+            return answer;
+        dead &= answer == RX_DEAD;
+    }
+    return dead && n->b <= LIVE_MEMBERS ? RX_DEAD : RX_UNSURE;
+}
+
+enum rx_answer rx_quick_live(const struct rp_grammar *g, uint32_t id) { return live_at(g, id, 0); }

@@ -171,6 +171,7 @@ static bool first_nodes(struct rp_grammar *g) {
     charset_make(g, NULL, 0);
     charset_make(g, &any, 1);
     g->json_char = rx_chars(g, CHARSET_ANY, RX_JSON_EVERY);
+    g->json_any = rx_rep(g, g->json_char, 0, REP_INF);
     return g->status == RP_OK;
 }
 

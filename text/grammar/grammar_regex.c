@@ -496,7 +496,7 @@ int regex_parse(struct rp_grammar *g, const char *pattern, size_t len, enum rx_m
     return parse(g, pattern, len, mode, search, 0, out_rx, err);
 }
 
-int regex_parse_flags(struct rp_grammar *g, const char *pattern, size_t len, unsigned flags,
-                      uint32_t *out_rx, struct rp_error *err) {
-    return parse(g, pattern, len, RX_PLAIN, false, flags, out_rx, err);
+int regex_parse_flags(struct rp_grammar *g, const char *pattern, size_t len, enum rx_mode mode,
+                      unsigned flags, uint32_t *out_rx, struct rp_error *err) {
+    return parse(g, pattern, len, mode, false, flags, out_rx, err);
 }

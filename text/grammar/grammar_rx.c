@@ -8,9 +8,7 @@
 
 #include <string.h>
 
-#define DEPTH_MAX       1000  /* of a derivative's recursion */
-#define SEARCH_MAX      20000 /* nodes of one search for a match */
-#define DERIVATIVE_FUEL 1     /* of a search */
+#define DEPTH_MAX 1000 /* of a derivative's recursion */
 
 uint32_t rx_range(struct rp_grammar *g, uint32_t low, uint32_t high) {
     return grammar_intern(g, (struct node){.kind = RX_RANGE,
@@ -84,6 +82,18 @@ static uint32_t make_list(struct rp_grammar *g, enum node_kind kind, size_t base
         g->found.at[base + count++] = NODE_EPS; /* its slot is free: it was passed over above */
         any_null = true;
     }
+    if (count > 1) {
+        uint32_t whole;
+        g->found.count = base + count;
+        bool done = false;
+        if (kind == RX_OR)
+            count = rx_normal_or(g, base, count);
+        else
+            done = rx_normal_and(g, base, &count, &whole);
+        g->found.count = base;
+        if (done)
+            return whole;
+    }
     if (count == 0)
         return unit;
     bool same = true;
@@ -147,8 +157,6 @@ uint32_t rx_rep(struct rp_grammar *g, uint32_t a, uint32_t low, uint32_t high) {
         g, (struct node){.kind = RX_REP, .flags = flags, .a = a, .lo = low, .hi = high});
 }
 
-uint32_t rx_any_string(struct rp_grammar *g) { return rx_rep(g, g->json_char, 0, REP_INF); }
-
 uint32_t rx_bytes(struct rp_grammar *g, const char *bytes, size_t len) {
     uint32_t rx = NODE_EPS;
     for (size_t i = len; i-- > 0;)
@@ -163,12 +171,10 @@ uint32_t rx_mod(struct rp_grammar *g, uint32_t divisor, uint32_t remainder) {
                                            .b = remainder});
 }
 
-static uint32_t derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int depth);
-
 static uint32_t derive_list(struct rp_grammar *g, struct node n, uint8_t byte, int depth) {
     size_t base = g->found.count;
     for (uint32_t i = 0; i < n.b; i++) {
-        uint32_t d = derive(g, g->lists.at[n.a + i], byte, depth + 1);
+        uint32_t d = rx_derive(g, g->lists.at[n.a + i], byte, depth + 1);
         if (n.kind == RX_AND && d == NODE_NONE) {
             g->found.count = base;
             return NODE_NONE;
@@ -179,7 +185,7 @@ static uint32_t derive_list(struct rp_grammar *g, struct node n, uint8_t byte, i
     return make_list(g, (enum node_kind)n.kind, base);
 }
 
-static uint32_t derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int depth) {
+uint32_t rx_derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int depth) {
     if (depth > DEPTH_MAX) {
         grammar_fail(g, RP_STATUS_FULL);
         return NODE_NONE;
@@ -202,16 +208,16 @@ static uint32_t derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int dept
             return NODE_NONE;
         return rx_mod(g, n.a, (uint32_t)(((uint64_t)n.b * 10 + byte - '0') % n.a));
     case RX_CAT: {
-        uint32_t d = rx_cat(g, derive(g, n.a, byte, depth + 1), n.b);
-        return node_nullable(g, n.a) ? rx_or2(g, d, derive(g, n.b, byte, depth + 1)) : d;
+        uint32_t d = rx_cat(g, rx_derive(g, n.a, byte, depth + 1), n.b);
+        return node_nullable(g, n.a) ? rx_or2(g, d, rx_derive(g, n.b, byte, depth + 1)) : d;
     }
     case RX_OR:
     case RX_AND:
         return grammar_burn(g, n.b / 4) ? derive_list(g, n, byte, depth) : NODE_NONE;
     case RX_NOT:
-        return rx_not(g, derive(g, n.a, byte, depth + 1));
+        return rx_not(g, rx_derive(g, n.a, byte, depth + 1));
     case RX_REP: {
-        uint32_t d = derive(g, n.a, byte, depth + 1);
+        uint32_t d = rx_derive(g, n.a, byte, depth + 1);
         if (d == NODE_NONE)
             return NODE_NONE;
         uint32_t rest = rx_rep(g, n.a, n.lo > 0 ? n.lo - 1 : 0, n.hi == REP_INF ? n.hi : n.hi - 1);
@@ -222,48 +228,12 @@ static uint32_t derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int dept
     }
 }
 
-/* Depth first over derivatives until the form of one says that it can match. What other searches
- * have found is not used: the cost depends on the node alone. */
-static bool search_match(struct rp_grammar *g, uint32_t id) {
-    size_t base = g->work.count;
-    uint32_t pass = ++g->pass, seen = 0;
-    uint64_t first = g->derivatives;
-    bool live = false;
-    g->nodes.at[id].mark = pass;
-    bool ok = VEC_PUSH(g, &g->work, id);
-    while (ok && !live && g->work.count > base) {
-        uint32_t at = g->work.at[--g->work.count], before = NODE_NONE;
-        for (uint32_t i = 0; i < 256 && !live && ok; i++) {
-            /* a continuation byte, '0', .. and 'u': the first of a character's rest that fit */
-            uint8_t byte = (uint8_t)(i >= 192   ? i
-                                     : i >= 128 ? i ^ 0xF5
-                                                : i / 2 ^ (i & 1 ? 0x30 : 0xB0));
-            uint32_t d = derive(g, at, byte, 0);
-            if (d == NODE_NONE || d == before || g->nodes.at[d].mark == pass)
-                continue;
-            before = d;
-            enum rx_answer answer = rx_quick_live(g, d);
-            live = answer == RX_LIVE;
-            g->nodes.at[d].mark = pass;
-            ok = answer != RX_UNSURE || VEC_PUSH(g, &g->work, d);
-        }
-        uint64_t cost = (g->derivatives - first) * DERIVATIVE_FUEL;
-        if (++seen > SEARCH_MAX || cost > g->spent_limit || !grammar_burn(g, 64))
-            grammar_fail(g, RP_STATUS_FULL);
-        ok = ok && g->status == RP_OK;
-    }
-    g->work.count = base;
-    uint64_t cost = (g->derivatives - first) * DERIVATIVE_FUEL;
-    g->nodes.at[id].cost = (uint32_t)RP_MIN(cost, (uint64_t)UINT32_MAX);
-    return live && ok;
-}
-
 bool rx_live(struct rp_grammar *g, uint32_t id) {
     struct node n = *node_at(g, id);
     if (n.flags & NODE_LIVE_KNOWN)
         return n.flags & NODE_LIVE;
     enum rx_answer answer = rx_quick_live(g, id);
-    bool live = answer == RX_LIVE || (answer == RX_UNSURE && search_match(g, id));
+    bool live = answer == RX_LIVE || (answer == RX_UNSURE && rx_search(g, id));
     if (g->status == RP_OK)
         g->nodes.at[id].flags |= (uint8_t)(NODE_LIVE_KNOWN | (live ? NODE_LIVE : 0));
     return live;
@@ -272,12 +242,13 @@ bool rx_live(struct rp_grammar *g, uint32_t id) {
 uint32_t rx_charge(struct rp_grammar *g, uint32_t id) {
     struct node *n = &g->nodes.at[id];
     g->charges++;
-    if (n->charged != g->call) {
-        n->charged = g->call;
-        g->spent += n->cost;
-        if (g->spent > g->spent_limit)
-            grammar_fail(g, RP_STATUS_FULL);
+    for (uint32_t at = id; at != NODE_NONE && g->nodes.at[at].charged != g->call;) {
+        g->nodes.at[at].charged = g->call;
+        g->spent += g->nodes.at[at].cost;
+        at = g->nodes.at[at].closer;
     }
+    if (g->spent > g->spent_limit)
+        grammar_fail(g, RP_STATUS_FULL);
     return n->flags & NODE_LIVE && g->status == RP_OK ? id : NODE_NONE;
 }
 
@@ -306,7 +277,7 @@ uint32_t rx_delta_slow(struct rp_grammar *g, uint32_t id, uint8_t byte) {
         grammar_fail(g, RP_STATUS_FULL);
         return NODE_NONE;
     }
-    uint32_t d = derive(g, id, byte, 0);
+    uint32_t d = rx_derive(g, id, byte, 0);
     bool live = d == NODE_NONE || rx_live(g, d), searched = node_at(g, d)->cost > 0;
     if (g->status != RP_OK || !grammar_burn(g, 1))
         return NODE_NONE;

@@ -1,4 +1,5 @@
 /* grammar_schema_value.c - numbers, strings and arrays of a conjunction. */
+#include "text/grammar/grammar_ebnf.h"
 #include "text/grammar/grammar_schema.h"
 
 #include <stdio.h>
@@ -174,13 +175,35 @@ int schema_string_rx(struct schema_compiler *c, const struct conj *conj, uint32_
     return rc;
 }
 
+/* The characters of a string whose text a Lark grammar accepts; *out stays as it is without one. */
+static int string_grammar(struct schema_compiler *c, const struct conj *conj, uint32_t rx,
+                          uint32_t *out) {
+    const json_t *schema = NULL, *text = NULL;
+    struct rp_error inner;
+    for (size_t i = 0; i < conj->count && !text; i++) {
+        schema = conj->items[i].schema;
+        text = json_object_get(schema, RP_SCHEMA_LARK);
+    }
+    if (!text)
+        return RP_OK;
+    if (!json_is_string(text) || rx != c->g->json_any)
+        return schema_refuse(c, RP_STATUS_UNSUPPORTED, schema, "grammar",
+                             "no other keyword of strings is supported beside it");
+    int rc = ebnf_parse(c->g, NULL, json_string_value(text), json_string_length(text), true,
+                        RX_JSON, out, &inner);
+    return rc == RP_OK ? rc : schema_refuse(c, rc, schema, "grammar", inner.text);
+}
+
 int schema_string(struct schema_compiler *c, const struct conj *conj, uint32_t *out) {
     struct rp_grammar *g = c->g;
-    uint32_t rx;
+    uint32_t rx, inner = NODE_NONE;
     int rc = schema_string_rx(c, conj, &rx);
+    if (rc == RP_OK)
+        rc = string_grammar(c, conj, rx, &inner);
     if (rc != RP_OK)
         return rc;
-    uint32_t inner = g_lex(g, rx);
+    if (inner == NODE_NONE)
+        inner = g_lex(g, rx);
     *out = g_cat(g, c->string_end, g_cat(g, inner, c->string_end));
     return RP_OK;
 }

@@ -78,12 +78,16 @@ static int grammar(struct tag_compiler *c, const json_t *f, const struct tag_end
                    uint32_t *out) {
     const json_t *source = json_object_get(f, "grammar");
     const char *text = json_string_value(source);
+    const char *syntax = json_string_value(json_object_get(f, "syntax"));
     struct rp_error inner;
     uint32_t node;
     if (!text)
         return tag_refuse(c, RP_STATUS_FORMAT, f, "grammar", "a string was expected");
-    int rc = ebnf_parse(c->g, c->trie, text, json_string_length(source), !strstr(text, "::="),
-                        &node, &inner);
+    bool lark = syntax ? strcmp(syntax, "lark") == 0 : !strstr(text, "::=");
+    if (syntax && !lark && strcmp(syntax, "gbnf") != 0)
+        return tag_refuse(c, RP_STATUS_FORMAT, f, "syntax", "must be \"lark\" or \"gbnf\"");
+    int rc =
+        ebnf_parse(c->g, c->trie, text, json_string_length(source), lark, RX_PLAIN, &node, &inner);
     if (rc != RP_OK)
         return tag_refuse(c, rc, f, "grammar", inner.text);
     *out = tag_with_end(c, node, ends);
@@ -270,7 +274,8 @@ static const struct format formats[] = {
     {"const_string", " value ", const_string},
     {"json_schema", " json_schema style any_order max_whitespace_cnt pointer ", json_schema},
     {"regex", " pattern ", regex},
-    {"grammar", " grammar ", grammar},
+    {"grammar", " grammar syntax ", grammar},
+    {"text", " pattern format minLength maxLength trim excludes ", tag_bounded_text},
     {"token", " token ", token},
     {"exclude_token", " exclude_tokens ", exclude_token},
     {"any_text", " excludes max_tokens max_chars ", tag_any_text},

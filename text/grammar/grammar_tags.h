@@ -56,6 +56,10 @@ int tag_token(struct tag_compiler *c, const json_t *f, const char *key, const js
 /* A string of `key`, or a token object. */
 int tag_string(struct tag_compiler *c, const json_t *f, const char *key, const json_t *value,
                struct tag_text *out);
+/* Text that JSON Schema's keywords of strings describe, without the strings in `excludes`; with
+ * `trim` it neither begins nor ends with white space. */
+int tag_bounded_text(struct tag_compiler *c, const json_t *f, const struct tag_ends *ends,
+                     uint32_t *out);
 /* Any of the branches; those that begin alike share their first bytes. Reorders them. */
 uint32_t tag_branches(struct tag_compiler *c, struct tag_branch *branches, size_t count);
 
