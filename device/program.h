@@ -160,8 +160,8 @@ struct rp_op {
     struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
     /* EMBED, LINEAR: (ranks); EXPERT_GATE_UP, EXPERT_DOWN: the matrices of all experts in order */
     const struct rp_matrix *weight;
-    /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or NULL;
-     * ROUTE: added to the scores for the choice (count) f32, or NULL */
+    /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or
+     * NULL; ROUTE: added to the scores for the choice (count) f32, or NULL */
     const float *vector;
     /* Elements from a rank\'s vector to the next one\'s; 0: all have the same. */
     uint32_t vector_step;
