@@ -179,7 +179,7 @@ static void test_every_format_gives_the_logits_of_one_device_up_to_its_rounding(
     (void)state;
     compare(RP_FAMILY_LLAMA, RP_DTYPE_BF16, RP_QUANT_NONE, NULL, RP_DTYPE_BF16, 1.5e-2);
     compare(RP_FAMILY_LLAMA, RP_DTYPE_F32, RP_QUANT_NONE, NULL, RP_DTYPE_INT8, 3e-2);
-    for (enum rp_quant_scheme scheme = RP_QUANT_NONE + 1; scheme < RP_QUANT_INT4; scheme++)
+    for (enum rp_quant_scheme scheme = RP_QUANT_NONE + 1; scheme < RP_QUANT_SCHEME_COUNT; scheme++)
         compare(RP_FAMILY_MISTRAL, RP_DTYPE_BF16, scheme, NULL, RP_DTYPE_BF16, 5e-2);
 }
 
