@@ -137,6 +137,9 @@ int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, ui
                           float scale, struct rp_error *err);
 void rp_cuda_matrix_release(struct rp_device *device, struct rp_matrix *matrix);
 
+/* fusions_cuda.c */
+bool rp_cuda_runs(enum rp_op_kind kind);
+
 /* --- host_memory_cuda.c: pinned, mapped, at one address for both. NULL: memory is out */
 void *rp_cuda_host_alloc(struct rp_device *device, size_t bytes);
 void rp_cuda_host_free(struct rp_device *device, void *ptr);

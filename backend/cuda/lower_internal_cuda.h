@@ -115,7 +115,6 @@ static inline struct rp_cuda_partials partials_of(const struct lowering *low,
 }
 
 /* --- fusions_cuda.c */
-bool rp_cuda_runs(enum rp_op_kind kind);             /* rp_backend.runs */
 extern const struct rp_fusion_table rp_cuda_fusions; /* callbacks' backend: struct lowering */
 int rp_lower_emit(struct lowering *low, const struct rp_fused_op *fused);
 
