@@ -1,6 +1,6 @@
 #include "backend/lowering.h"
 
-#include "kvcache/kv_layout.h"
+#include "kvcache/kv_geometry.h"
 #include "quant/matrix.h"
 
 #include <string.h>
@@ -37,13 +37,29 @@ int rp_lowering_check_input(const struct rp_program *program, const struct rp_op
                         rp_dtype_name(dtype), rp_dtype_name(weight));
 }
 
+struct rp_layer_pages rp_lowering_pages(const struct rp_bindings *bindings, uint32_t layer) {
+    const struct rp_kv_geometry *geometry = bindings->geometry;
+    struct rp_layer_pages out = {.kv = *bindings->kv, .layer = layer};
+    if (!geometry)
+        return out;
+    const struct rp_kv_place *place = &geometry->places[layer];
+    RP_ASSERT_CMP(layer, <, geometry->layer_count);
+    RP_ASSERT_CMP(place->group, <, geometry->groups.count);
+    out.kv = geometry->layouts[place->group];
+    out.kv.base = bindings->kv->base;
+    out.layer = place->at;
+    out.table = place->group * (bindings->step.config.pages_per_slot / geometry->groups.count);
+    return out;
+}
+
 struct rp_attention_args rp_lowering_attention(const struct rp_program *program,
                                                const struct rp_bindings *bindings,
                                                const struct rp_op *op) {
     struct rp_values q = rp_lowering_values(program, bindings, &op->in[0]);
     struct rp_values out = rp_lowering_values(program, bindings, &op->out);
+    struct rp_layer_pages pages = rp_lowering_pages(bindings, op->layer);
     return (struct rp_attention_args){.step = bindings->step,
-                                      .kv = *bindings->kv,
+                                      .kv = pages.kv,
                                       .q = q.data,
                                       .out = out.data,
                                       .q_stride = q.stride,
@@ -52,11 +68,13 @@ struct rp_attention_args rp_lowering_attention(const struct rp_program *program,
                                       .heads = op->u.attention.heads,
                                       .kv_heads = op->u.attention.kv_heads,
                                       .head_dim = op->u.attention.head_dim,
-                                      .layer = op->layer,
+                                      .layer = pages.layer,
+                                      .table = pages.table,
                                       .window = op->u.attention.window,
                                       .scale = op->u.attention.scale,
                                       .soft_cap = op->u.attention.soft_cap,
                                       .mask = op->u.attention.mask,
+                                      .sinks = op->vector,
                                       .first_head = op->u.attention.first_head};
 }
 

@@ -18,6 +18,14 @@ uint32_t rp_lowering_widest_linear(const struct rp_program *program);
 int rp_lowering_check_input(const struct rp_program *program, const struct rp_op *linear,
                             struct rp_error *err);
 
+/* The pages of a layer: their layout, the layer's place in them, and where its page table begins
+ * among those of a slot. */
+struct rp_layer_pages {
+    struct rp_kv_layout kv;
+    uint32_t layer, table;
+};
+struct rp_layer_pages rp_lowering_pages(const struct rp_bindings *bindings, uint32_t layer);
+
 /* The arguments of an ATTENTION operator. */
 struct rp_attention_args rp_lowering_attention(const struct rp_program *program,
                                                const struct rp_bindings *bindings,

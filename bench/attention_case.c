@@ -171,7 +171,7 @@ int rp_attention_case_capture(struct attention_case *c, uint32_t repeats, struct
     }
     for (uint32_t i = 0; i < program.tensor_count; i++)
         offsets[i] = rp_attention_case_offset(c, i);
-    struct rp_bindings bindings = {c->arena, offsets, c->view, &c->kv, 0};
+    struct rp_bindings bindings = {c->arena, offsets, c->view, &c->kv, 0, NULL};
     status = backend->capture(device, &program, 0, program.op_count, &c->bucket, &bindings,
                               &options, false, &c->graph, err);
     if (status == RP_OK) /* from the same program, because the start plans for its attention */

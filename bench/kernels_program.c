@@ -355,7 +355,7 @@ int rp_kernels_run_capture(struct kernels_bench *bench, struct kernels_run *run,
     assign_offsets(&program, run, offsets);
     uint32_t first = needs_start(run) ? 1 : 0;
     sum_cost(bench, run, &program, first, first + (program.op_count - first) / repeats);
-    struct rp_bindings bindings = {run->arena, offsets, bench->view, &run->kv, 0};
+    struct rp_bindings bindings = {run->arena, offsets, bench->view, &run->kv, 0, NULL};
     status = backend->capture(bench->device, &program, 0, program.op_count, &run->bucket, &bindings,
                               &options, false, &run->graph, err);
     if (status == RP_OK && first)

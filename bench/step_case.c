@@ -310,7 +310,7 @@ static int capture_gemms(struct step_case *c, const struct rp_program *program,
         (status = rp_random_pattern_fill(bench->backend, bench->device, out->arena, bench->pattern,
                                          bytes)) != RP_OK)
         status = rp_step_device_failed(bench, err);
-    struct rp_bindings bindings = {out->arena, offsets, c->view, &c->kv, 0};
+    struct rp_bindings bindings = {out->arena, offsets, c->view, &c->kv, 0, NULL};
     if (status == RP_OK)
         status = bench->backend->capture(bench->device, program, 0, program->op_count, &c->bucket,
                                          &bindings, &options, false, &out->graph, err);

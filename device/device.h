@@ -18,10 +18,11 @@
 extern "C" {
 #endif
 
-#define RP_BACKEND_ABI 8
+#define RP_BACKEND_ABI 9
 
 struct rp_graph; /* a captured list of launches with fixed arguments */
 struct rp_kv_layout;
+struct rp_kv_geometry;
 
 struct rp_device_config {
     uint32_t ranks;           /* of the group that it is for (backend/group.h); 0 and 1: none */
@@ -45,6 +46,7 @@ struct rp_device_info {
     char kernels[32];      /* "avx512_bf16", "avx2", "scalar" */
     uint64_t memory_bytes; /* what may be allocated; of a GPU: its whole memory */
     uint32_t page_tokens;  /* preferred KV page */
+    bool kv_groups;        /* its kernels read a page table for each group of layers */
     bool separate_memory;  /* device memory cannot be read by the host */
     uint32_t ranks;        /* of a group, whose memory_bytes are of one rank; else 1 */
     /* Prompt and decode kernels give different bits: pages that decode wrote may not be reused for
@@ -73,6 +75,9 @@ struct rp_bindings {
     struct rp_step_view step;
     const struct rp_kv_layout *kv; /* copied */
     uint32_t stamp_base;           /* the first launch's index among the step's stamps */
+    /* Where each layer's pages are; base is that of kv. NULL, the only choice without
+     * rp_device_info.kv_groups: layer i has place i in pages of one group. */
+    const struct rp_kv_geometry *geometry;
 };
 
 struct rp_lower_options {

@@ -208,6 +208,8 @@ static void put_parameters(struct words *words, const struct rp_op *op) {
         put(words, op->u.attention.window);
         if (op->u.attention.soft_cap != 0.0f)
             put_float(words, op->u.attention.soft_cap);
+        if (op->u.attention.sinks)
+            put(words, op->u.attention.sinks);
         break;
     case RP_OP_ACTIVATION:
         put(words, (uint32_t)op->u.activation.fn);

@@ -161,7 +161,8 @@ struct rp_op {
     /* EMBED, LINEAR: (ranks); EXPERT_GATE_UP, EXPERT_DOWN: the matrices of all experts in order */
     const struct rp_matrix *weight;
     /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or
-     * NULL; ROUTE: added to the scores for the choice (count) f32, or NULL */
+     * NULL; ROUTE: added to the scores for the choice (count) f32, or NULL; ATTENTION: sinks
+     * (heads) f32 or NULL */
     const float *vector;
     /* Elements from a rank's vector to the next one's; 0: all have the same. */
     uint32_t vector_step;
@@ -200,6 +201,9 @@ struct rp_op {
              * Borrowed: it outlives every graph. */
             const struct rp_mask *mask;
             const char *mask_text; /* its canonical text, borrowed alike; NULL: no program */
+            /* vector has a logit of each head, which joins its softmax's maximum and sum, after
+             * scale and caps; true in a described model too, whose vector is NULL */
+            bool sinks;
         } attention;
         struct {
             enum rp_activation fn;

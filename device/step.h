@@ -4,7 +4,7 @@
  * slot only by edits in a packet; the sample operator advances it. `length` on the device is the
  * truth (tokens whose K and V are written); the host holds an upper bound.
  *
- *   slot:   | scalars | stop ids | mask parameters | last tokens | page table (pages_per_slot) |
+ *   slot:   | scalars | stop ids | mask parameters | last tokens | page tables (pages_per_slot) |
  *
  *   packet ring (4 entries, host writes, device reads):
  *           | header | rows (row_capacity) | edits (edit_capacity) |
@@ -205,7 +205,7 @@ struct rp_result_header {
 /* Sizes, fixed at start. */
 struct rp_step_config {
     uint32_t slot_count;
-    uint32_t pages_per_slot;
+    uint32_t pages_per_slot;       /* of all its page tables, one for each group of layers */
     uint32_t row_capacity;         /* rows of a step */
     uint32_t token_capacity;       /* tokens of a step, padding included */
     uint32_t logit_row_capacity;   /* logit rows of a step, padding included */

@@ -39,6 +39,7 @@ static int make_graphs(struct rp_engine *engine, const struct rp_program *progra
                                          .bucket_count = engine->layout.buckets.count,
                                          .step = engine->batch.view,
                                          .kv = &engine->layout.kv,
+                                         .geometry = &engine->layout.geometry,
                                          .options = {.no_fusion = config->no_fusion},
                                          .eager = config->enforce_eager,
                                          .poison = config->debug_poison,

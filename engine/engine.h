@@ -47,6 +47,7 @@ struct rp_engine_config {
     uint32_t page_tokens;            /* --block-size; 0: the device's */
     enum rp_dtype kv_dtype;          /* F32, BF16, FP8_E4M3 or INT8 */
     bool prefix_cache;               /* default on */
+    bool no_kv_groups;               /* layers with a window keep all pages (tests, comparisons) */
     bool run_ahead;                  /* default on */
     bool enforce_eager;
     bool no_fusion;
@@ -82,6 +83,16 @@ struct rp_memory_item {
     bool on_host; /* of a GPU's plan: pinned memory of the host, not part of total_bytes */
 };
 #define RP_MEMORY_ITEMS_MAX 12
+
+/* Layers with the same window and the same KV heads, and the pages that they take of the pool. */
+struct rp_memory_layers {
+    uint32_t layers, kv_heads, head_dim;
+    uint32_t window; /* tokens; 0: none */
+    uint32_t tables; /* page tables of a sequence: its layers do not all fit one page */
+    uint64_t pages;  /* that a sequence of max_model_len holds at most */
+};
+#define RP_MEMORY_LAYERS_MAX 16
+
 struct rp_memory_plan {
     struct rp_memory_item items[RP_MEMORY_ITEMS_MAX];
     uint32_t item_count;
@@ -90,7 +101,10 @@ struct rp_memory_plan {
     uint64_t device_bytes; /* the GPU's whole memory; 0: the host's is the device's */
     bool measured;         /* a GPU: graphs and pool as they are, not as they were estimated */
     uint32_t page_tokens, page_count, host_page_count;
-    uint64_t kv_tokens;       /* tokens that the device pool holds */
+    /* tokens that the device pool holds; with windows: of sequences of max_model_len */
+    uint64_t kv_tokens;
+    struct rp_memory_layers layers[RP_MEMORY_LAYERS_MAX];
+    uint32_t layers_count;    /* entries of layers */
     uint32_t max_model_len;   /* in force */
     uint32_t longest_context; /* tokens of the longest sequence that fits the pool and the model */
 };

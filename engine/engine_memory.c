@@ -105,7 +105,7 @@ static int pool_bytes(const struct rp_engine *engine, const struct rp_device_mem
     uint64_t free_bytes = now->free_bytes + engine->kv_committed;
     uint64_t room = layout->gpu.limit > others ? layout->gpu.limit - others : 0;
     room = RP_MIN(RP_MIN(room, free_bytes), engine->kv_reserved) / granule * granule;
-    uint64_t least = RP_CEIL_DIV(layout->max_model_len, layout->kv.page_tokens) + 1;
+    uint64_t least = rp_engine_layout_pages(layout, layout->max_model_len) + 1;
     if (config->page_count_override || config->kv_cache_bytes) {
         uint64_t told = (uint64_t)layout->page_count * page;
         if (told > free_bytes)
@@ -117,8 +117,8 @@ static int pool_bytes(const struct rp_engine *engine, const struct rp_device_mem
     if (pages < least) {
         int status = rp_gpu_plan_no_room(config, layout, least, err);
         if (pages > 2)
-            rp_error_hint(err, "try --max-model-len %llu",
-                          (unsigned long long)((pages - 1) * layout->kv.page_tokens));
+            rp_error_hint(err, "try --max-model-len %u",
+                          rp_engine_layout_longest(layout, pages - 1, layout->max_model_len));
         return status;
     }
     *out = RP_CEIL_DIV(pages * page, granule) * granule;
@@ -154,9 +154,8 @@ int rp_engine_map_pool(struct rp_engine *engine, struct rp_error *err) {
         layout->page_count = (uint32_t)RP_MIN(engine->kv_committed / page, UINT32_MAX - 1);
     layout->gpu.uses[RP_MEMORY_KV] = engine->kv_committed;
     layout->gpu.measured = true;
-    uint64_t tokens = (uint64_t)(layout->page_count - 1) * layout->kv.page_tokens;
-    layout->plan.longest_context =
-        (uint32_t)RP_MIN(tokens, (uint64_t)engine->model->config.max_position);
+    layout->plan.longest_context = rp_engine_layout_longest(layout, layout->page_count - 1,
+                                                            engine->model->config.max_position);
     rp_engine_layout_describe(layout, engine->model);
     return RP_OK;
 }

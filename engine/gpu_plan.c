@@ -22,6 +22,7 @@ static uint64_t slot_bytes(const struct rp_engine_config *config, const struct r
     const uint32_t tokens = RP_MAX(config->max_num_batched_tokens, config->max_num_seqs);
     const struct rp_step_config step = {.slot_count = config->max_num_seqs,
                                         .pages_per_slot =
+                                            layout->geometry.groups.count *
                                             RP_CEIL_DIV(wanted_len, layout->kv.page_tokens),
                                         .row_capacity = config->max_num_seqs,
                                         .token_capacity = tokens,

@@ -16,6 +16,24 @@
  * page cache, the swap pool and everything else on the machine. */
 #define KV_SHARE_PERCENT 40
 
+_Static_assert(RP_KV_LAYERS_MAX >= RP_LAYERS_MAX, "layers of a model without a place in pages");
+
+/* The most tokens of one sequence that a step computes. */
+static uint32_t chunk_of(const struct rp_engine_layout *layout) {
+    return layout->buckets.token_buckets[layout->buckets.token_bucket_count - 1];
+}
+
+uint64_t rp_engine_layout_pages(const struct rp_engine_layout *layout, uint64_t tokens) {
+    return rp_kv_pages_max(&layout->geometry.groups, layout->kv.page_tokens, chunk_of(layout),
+                           tokens);
+}
+
+uint32_t rp_engine_layout_longest(const struct rp_engine_layout *layout, uint64_t pages,
+                                  uint32_t limit) {
+    return (uint32_t)rp_kv_tokens_max(&layout->geometry.groups, layout->kv.page_tokens,
+                                      chunk_of(layout), pages, limit);
+}
+
 static uint32_t ceil_pow2(uint32_t value) {
     uint32_t rounded = 1;
     while (rounded < value)
@@ -57,8 +75,8 @@ static void add_item(struct rp_memory_plan *plan, const char *name, uint64_t byt
 static int size_pool(const struct rp_engine_config *config, struct rp_engine_layout *out,
                      uint64_t free_bytes, uint32_t wanted_len, struct rp_error *err) {
     size_t page_bytes = out->kv.page_stride;
-    uint64_t pages, useful = (uint64_t)config->max_num_seqs *
-                             RP_CEIL_DIV((uint64_t)wanted_len, out->kv.page_tokens);
+    uint64_t pages,
+        useful = (uint64_t)config->max_num_seqs * rp_engine_layout_pages(out, wanted_len);
     if (config->page_count_override)
         pages = config->page_count_override;
     else if (config->kv_cache_bytes)
@@ -67,7 +85,7 @@ static int size_pool(const struct rp_engine_config *config, struct rp_engine_lay
         pages = RP_MIN(free_bytes / page_bytes - 1, UINT32_MAX - 2); /* without the padding page */
     else
         pages = RP_MIN(useful, free_bytes / 100 * KV_SHARE_PERCENT / page_bytes);
-    if (pages < 1 || pages >= UINT32_MAX - 1)
+    if (pages < out->geometry.groups.count || pages >= UINT32_MAX - 1)
         return rp_error_set(
             err, RP_STATUS_NO_MEMORY,
             "the KV pool would have %llu pages of %zu bytes (memory left: %llu bytes)",
@@ -84,8 +102,8 @@ static int size_pool(const struct rp_engine_config *config, struct rp_engine_lay
 /* The effective context: as configured, or the model's, limited by the pool. */
 static int settle_context(const struct rp_engine_config *config, const struct rp_model *model,
                           struct rp_engine_layout *out, struct rp_error *err) {
-    uint64_t pool_tokens = (uint64_t)(out->page_count - 1) * out->kv.page_tokens;
-    uint32_t longest = (uint32_t)RP_MIN(pool_tokens, model->config.max_position);
+    uint32_t longest =
+        rp_engine_layout_longest(out, out->page_count - 1, model->config.max_position);
     if (config->max_model_len > model->config.max_position) {
         int status =
             rp_error_set(err, RP_STATUS_RANGE,
@@ -96,11 +114,10 @@ static int settle_context(const struct rp_engine_config *config, const struct rp
         return status;
     }
     if (config->max_model_len > longest) {
-        int status =
-            rp_error_set(err, RP_STATUS_NO_MEMORY,
-                         "one sequence of max_model_len %u does not fit the KV pool of %llu "
-                         "tokens",
-                         config->max_model_len, (unsigned long long)pool_tokens);
+        int status = rp_error_set(err, RP_STATUS_NO_MEMORY,
+                                  "one sequence of max_model_len %u does not fit the KV pool of %u "
+                                  "tokens",
+                                  config->max_model_len, longest);
         rp_error_hint(err, "try --max-model-len %u", longest);
         return status;
     }
@@ -115,15 +132,15 @@ static int settle_context(const struct rp_engine_config *config, const struct rp
 static void size_step(const struct rp_engine_config *config, const struct rp_model *model,
                       const struct rp_program *program, struct rp_engine_layout *out) {
     struct rp_step_config *step = &out->step;
-    uint32_t page_tokens = out->kv.page_tokens;
+    uint32_t page_tokens = out->kv.page_tokens, groups = out->geometry.groups.count;
     step->slot_count = config->max_num_seqs;
-    step->pages_per_slot = RP_CEIL_DIV(out->max_model_len, page_tokens);
+    step->pages_per_slot = groups * RP_CEIL_DIV(out->max_model_len, page_tokens);
     step->row_capacity = config->max_num_seqs;
     step->token_capacity = RP_MAX(config->max_num_batched_tokens, config->max_num_seqs);
     step->logit_row_capacity = config->max_num_seqs;
     /* Joins of every slot at once, and pages: those of a step's own tokens and of one long hit. */
     step->edit_capacity = config->max_num_seqs * RP_JOIN_EDITS_MAX + step->pages_per_slot +
-                          config->max_num_seqs + step->token_capacity / page_tokens;
+                          groups * (config->max_num_seqs + step->token_capacity / page_tokens);
     /* Two steps in flight and the one being written, each at most token_capacity, and a token more
      * for each row that is scored. */
     step->prompt_ring_capacity = ceil_pow2(4 * (step->token_capacity + step->row_capacity));
@@ -134,6 +151,29 @@ static void size_step(const struct rp_engine_config *config, const struct rp_mod
     step->stamp_capacity = program->op_count * (out->on_gpu          ? LAUNCHES_PER_OP
                                                 : program->ranks > 1 ? 2
                                                                      : 1);
+}
+
+/* Groups of the same window and format, together. */
+static void describe_layers(struct rp_engine_layout *out) {
+    const struct rp_kv_geometry *geometry = &out->geometry;
+    struct rp_memory_plan *plan = &out->plan;
+    plan->layers_count = 0;
+    for (uint32_t g = 0; g < geometry->groups.count; g++) {
+        const struct rp_kv_layout *kv = &geometry->layouts[g];
+        struct rp_kv_groups one = {.count = 1, .window = {geometry->groups.window[g]}};
+        uint32_t i = 0;
+        while (i < plan->layers_count && (plan->layers[i].window != one.window[0] ||
+                                          plan->layers[i].kv_heads != kv->kv_heads ||
+                                          plan->layers[i].head_dim != kv->head_dim))
+            i++;
+        if (i == plan->layers_count)
+            plan->layers[plan->layers_count++] = (struct rp_memory_layers){
+                .kv_heads = kv->kv_heads, .head_dim = kv->head_dim, .window = one.window[0]};
+        plan->layers[i].layers += geometry->layers_in[g];
+        plan->layers[i].tables++;
+        plan->layers[i].pages +=
+            rp_kv_pages_max(&one, kv->page_tokens, chunk_of(out), out->max_model_len);
+    }
 }
 
 void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_model *model) {
@@ -179,8 +219,52 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     plan->page_tokens = out->kv.page_tokens;
     plan->page_count = out->page_count;
     plan->host_page_count = out->host_page_count;
-    plan->kv_tokens = (uint64_t)(out->page_count - 1) * out->kv.page_tokens;
+    plan->kv_tokens = rp_kv_capacity(&out->geometry.groups, out->kv.page_tokens, chunk_of(out),
+                                     out->page_count - 1, out->max_model_len);
     plan->max_model_len = out->max_model_len;
+    describe_layers(out);
+}
+
+/* What each layer stores. A layer has KV where the program has attention, and gives pages back
+ * where all that it sees is a window, much shorter than the longest sequence. */
+static void describe_kv(const struct rp_engine_config *config, const struct rp_model *model,
+                        const struct rp_program *program, const struct rp_device_info *device,
+                        const struct rp_engine_layout *layout, uint32_t wanted_len,
+                        struct rp_kv_layer *layers) {
+    bool groups = device->kv_groups && !config->no_kv_groups && !layout->whole_prompts;
+    for (uint32_t i = 0; i < model->config.layers; i++)
+        layers[i] = (struct rp_kv_layer){device->kv_groups ? 0 : rp_model_rank_kv_heads(model),
+                                         model->config.head_dim, 0, i};
+    for (uint32_t i = 0; i < program->op_count && device->kv_groups; i++) {
+        const struct rp_op *op = &program->ops[i];
+        if (op->kind != RP_OP_ATTENTION)
+            continue;
+        struct rp_kv_layer *layer = &layers[op->layer];
+        layer->kv_heads = op->u.attention.kv_heads;
+        layer->head_dim = op->u.attention.head_dim;
+        if (groups && !op->u.attention.mask &&
+            (uint64_t)op->u.attention.window + chunk_of(layout) < wanted_len)
+            layer->window = op->u.attention.window;
+    }
+}
+
+static int make_geometry(const struct rp_engine_config *config, const struct rp_model *model,
+                         const struct rp_program *program, const struct rp_device_info *device,
+                         uint32_t wanted_len, struct rp_engine_layout *out, struct rp_error *err) {
+    struct rp_kv_layer layers[RP_KV_LAYERS_MAX];
+    uint32_t count = model->config.layers, page_tokens = config->page_tokens;
+    if (page_tokens > 256 || (page_tokens & (page_tokens - 1)))
+        return rp_error_set(err, RP_STATUS_RANGE,
+                            "block size %u must be a power of two of at most 256", page_tokens);
+    describe_kv(config, model, program, device, out, wanted_len, layers);
+    bool made = rp_kv_geometry_make(&out->geometry, layers, count, page_tokens, config->kv_dtype);
+    for (uint32_t i = 0; i < count && !made; i++) /* too many groups: keep all pages */
+        layers[i].window = 0;
+    if (!made && !rp_kv_geometry_make(&out->geometry, layers, count, page_tokens, config->kv_dtype))
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "no page can hold the K and V of this model's %u layers", count);
+    out->kv = out->geometry.layouts[0];
+    return RP_OK;
 }
 
 int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp_model *model,
@@ -194,12 +278,11 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
         rp_buckets_plan(config->max_num_seqs, config->max_num_batched_tokens, &out->buckets, err);
     if (status != RP_OK)
         return status;
-    uint32_t page_tokens = config->page_tokens;
-    if (page_tokens > 256 || (page_tokens & (page_tokens - 1)) ||
-        !rp_kv_layout_init(&out->kv, model->config.layers, rp_model_rank_kv_heads(model),
-                           model->config.head_dim, page_tokens, config->kv_dtype))
-        return rp_error_set(err, RP_STATUS_RANGE,
-                            "block size %u must be a power of two of at most 256", page_tokens);
+    uint32_t wanted_len =
+        config->max_model_len ? config->max_model_len : model->config.max_position;
+    status = make_geometry(config, model, program, device, wanted_len, out, err);
+    if (status != RP_OK)
+        return status;
     struct rp_graph_set_config graphs = {
         .program = program, .buckets = out->buckets.buckets, .bucket_count = out->buckets.count};
     status = rp_graph_set_arena_bytes(&graphs, &out->arena_bytes, err);
@@ -211,8 +294,6 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
             out->exchange_bytes, 2 * rp_program_exchange_bytes(program, &out->buckets.buckets[i]));
     uint64_t used = weights + out->arena_bytes + out->exchange_bytes;
     uint64_t left = device->memory_bytes > used ? device->memory_bytes - used : 0;
-    uint32_t wanted_len =
-        config->max_model_len ? config->max_model_len : model->config.max_position;
     if (out->on_gpu)
         status = rp_gpu_plan_estimate(config, model, program, memory, wanted_len, out, &left, err);
     if (status == RP_OK)
@@ -243,11 +324,14 @@ struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_con
         .queue_capacity = config->queue_capacity,
         .row_capacity = layout->step.row_capacity,
         .page_tokens = layout->kv.page_tokens,
+        .groups = layout->geometry.groups,
         .page_count = layout->page_count,
         .host_page_count = layout->host_page_count,
         .max_model_len = layout->max_model_len,
-        .page_edit_capacity = layout->step.pages_per_slot + layout->step.slot_count +
-                              layout->step.token_capacity / layout->kv.page_tokens,
+        .page_edit_capacity =
+            layout->step.pages_per_slot +
+            layout->geometry.groups.count *
+                (layout->step.slot_count + layout->step.token_capacity / layout->kv.page_tokens),
         .token_buckets = layout->buckets.token_buckets,
         .token_bucket_count = layout->buckets.token_bucket_count,
         .decode_rows_max = layout->buckets.decode_rows_max,

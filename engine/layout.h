@@ -7,7 +7,7 @@
 
 #include "engine/buckets.h"
 #include "engine/engine.h"
-#include "kvcache/kv_layout.h"
+#include "kvcache/kv_geometry.h"
 
 /* Bytes on a GPU. An estimate until the engine has captured its graphs and measured them. */
 struct rp_gpu_bytes {
@@ -21,7 +21,8 @@ struct rp_gpu_bytes {
 struct rp_engine_layout {
     struct rp_bucket_list buckets;
     struct rp_step_config step;
-    struct rp_kv_layout kv; /* base NULL */
+    struct rp_kv_geometry geometry;
+    struct rp_kv_layout kv; /* that of the first group; page_stride is that of all. base NULL */
     uint32_t max_model_len;
     bool whole_prompts;      /* the model's mask is not causal */
     bool on_gpu;             /* the device has memory of its own: page_count is first an estimate */
@@ -43,6 +44,12 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
                           struct rp_error *err) RP_MUST_USE;
 /* Writes out->plan from the sizes again: after the pool of a GPU was mapped. */
 void rp_engine_layout_describe(struct rp_engine_layout *layout, const struct rp_model *model);
+
+/* Pages that a sequence of so many tokens holds at most, tokens of the longest sequence that fits
+ * `pages`, at most `limit`, and the tokens that the pool holds. */
+uint64_t rp_engine_layout_pages(const struct rp_engine_layout *layout, uint64_t tokens);
+uint32_t rp_engine_layout_longest(const struct rp_engine_layout *layout, uint64_t pages,
+                                  uint32_t limit);
 
 /* The scheduler's view of the same numbers. */
 struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_config *config,

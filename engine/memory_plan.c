@@ -12,6 +12,21 @@ void rp_format_bytes(double bytes, char out[16]) {
     snprintf(out, 16, unit ? "%.2f %s" : "%.0f %s", bytes, units[unit]);
 }
 
+/* Where layers have windows: what each kind of them takes of the pool. */
+static void layers_text(const struct rp_memory_plan *plan, struct rp_buffer *out) {
+    bool windows = false;
+    for (uint32_t i = 0; i < plan->layers_count; i++)
+        windows |= plan->layers[i].window != 0;
+    for (uint32_t i = 0; i < plan->layers_count && windows; i++) {
+        const struct rp_memory_layers *at = &plan->layers[i];
+        rp_buffer_printf(out, "  %-12s %12llu  at most, of one sequence: %u layers",
+                         i ? "" : "pages", (unsigned long long)at->pages, at->layers);
+        if (at->window)
+            rp_buffer_printf(out, " with a window of %u", at->window);
+        rp_buffer_puts(out, "\n");
+    }
+}
+
 void rp_memory_plan_text(const struct rp_memory_plan *plan, struct rp_buffer *out) {
     char bytes[16];
     uint64_t host_bytes = 0;
@@ -36,6 +51,7 @@ void rp_memory_plan_text(const struct rp_memory_plan *plan, struct rp_buffer *ou
                          plan->measured ? "" : " (estimated)");
     }
     rp_buffer_puts(out, "\n");
+    layers_text(plan, out);
     if (!plan->device_bytes)
         return;
     rp_format_bytes((double)host_bytes, bytes);

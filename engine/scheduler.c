@@ -36,10 +36,15 @@ static int check_config(const struct rp_scheduler_config *config, struct rp_erro
                             page_tokens);
     if (config->whole_prompts && config->prefix_cache)
         return rp_error_set(err, RP_STATUS_INVALID, "whole prompts cannot use a prefix cache");
+    for (uint32_t g = 0; g < config->groups.count && config->whole_prompts; g++)
+        if (config->groups.window[g])
+            return rp_error_set(err, RP_STATUS_INVALID, "whole prompts cannot have windows");
     if (config->page_count < 2)
         return rp_error_set(err, RP_STATUS_INVALID, "%u pages: one is for padding, none is left",
                             config->page_count);
-    if (config->page_edit_capacity < RP_CEIL_DIV(config->max_model_len, page_tokens))
+    if (config->groups.count > RP_KV_GROUPS_MAX)
+        return rp_error_set(err, RP_STATUS_INVALID, "%u groups of layers", config->groups.count);
+    if (config->page_edit_capacity < rp_sched_pages_max(config, config->max_model_len))
         return rp_error_set(
             err, RP_STATUS_INVALID,
             "%u page-table entries per step cannot bring in a sequence of %u tokens",
@@ -81,7 +86,8 @@ static bool alloc_arrays(struct rp_scheduler *scheduler) {
     events->capacity = (uint32_t)capacity;
     events->slots = rp_calloc(events->capacity, sizeof *events->slots);
     scheduler->sequences = rp_calloc(slots, sizeof *scheduler->sequences);
-    scheduler->page_tables = rp_calloc((size_t)slots * scheduler->pages_per_slot, sizeof(uint32_t));
+    size_t table_entries = (size_t)scheduler->group_count * scheduler->pages_per_slot;
+    scheduler->page_tables = rp_calloc(slots * table_entries, sizeof(uint32_t));
     scheduler->tail_tokens = rp_calloc((size_t)slots * config->page_tokens, sizeof(int32_t));
     scheduler->free_slots = rp_calloc(slots, sizeof(uint32_t));
     scheduler->running = rp_calloc(slots, sizeof(uint32_t));
@@ -91,7 +97,7 @@ static bool alloc_arrays(struct rp_scheduler *scheduler) {
     scheduler->chosen = rp_calloc((size_t)slots + 1, sizeof(uint32_t));
     scheduler->order_victims = rp_calloc(slots, sizeof(uint32_t));
     scheduler->waiting = rp_calloc(config->queue_capacity, sizeof *scheduler->waiting);
-    scheduler->match = rp_calloc(scheduler->pages_per_slot, sizeof(uint32_t));
+    scheduler->match = rp_calloc(table_entries, sizeof(uint32_t));
     scheduler->page_scratch = rp_calloc(config->page_tokens, sizeof(int32_t));
     scheduler->ref_scratch =
         rp_calloc(RP_MAX(config->page_count, config->host_page_count), sizeof(uint32_t));
@@ -117,10 +123,18 @@ int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_sche
         scheduler->config.join_capacity = config->slot_count;
     uint32_t *buckets = rp_calloc(config->token_bucket_count, sizeof *buckets);
     scheduler->config.token_buckets = buckets;
-    scheduler->pages_per_slot = rp_sched_pages_of(scheduler, config->max_model_len);
+    scheduler->pages_per_slot = rp_scheduler_pages_per_slot(config);
+    scheduler->group_count = rp_kv_group_count(&config->groups);
+    for (uint32_t g = 0; g < scheduler->group_count; g++)
+        scheduler->windowed_count += config->groups.window[g] != 0;
+    /* One without a window, if there is: its pages are there as long as any can be found. */
+    while (scheduler->lead_group + 1 < scheduler->group_count &&
+           config->groups.window[scheduler->lead_group])
+        scheduler->lead_group++;
     if (!buckets || !alloc_arrays(scheduler)) {
-        status = rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %u slots of %u pages",
-                              config->slot_count, scheduler->pages_per_slot);
+        status =
+            rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory for %u slots of %u pages",
+                         config->slot_count, scheduler->group_count * scheduler->pages_per_slot);
         goto fail;
     }
     memcpy(buckets, config->token_buckets, config->token_bucket_count * sizeof *buckets);
@@ -136,7 +150,8 @@ int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_sche
     for (uint32_t slot = config->slot_count; slot-- > 0;) {
         struct rp_sequence *sequence = &scheduler->sequences[slot];
         sequence->slot = slot;
-        sequence->pages = scheduler->page_tables + (size_t)slot * scheduler->pages_per_slot;
+        sequence->held[0].table = scheduler->page_tables +
+                                  (size_t)slot * scheduler->group_count * scheduler->pages_per_slot;
         sequence->tail_tokens = scheduler->tail_tokens + (size_t)slot * config->page_tokens;
         scheduler->free_slots[scheduler->free_slot_count++] = slot;
     }
@@ -228,6 +243,10 @@ void rp_scheduler_fail_all(struct rp_scheduler *scheduler, enum rp_finish_reason
     rp_sched_retire(scheduler);
 }
 
+uint32_t rp_scheduler_pages_per_slot(const struct rp_scheduler_config *config) {
+    return RP_CEIL_DIV(config->max_model_len, config->page_tokens);
+}
+
 uint32_t rp_scheduler_in_flight(const struct rp_scheduler *scheduler) {
     return (uint32_t)(scheduler->planned_step - scheduler->committed_step);
 }
@@ -240,7 +259,7 @@ bool rp_scheduler_is_idle(const struct rp_scheduler *scheduler) {
 struct rp_request *rp_scheduler_request_of(const struct rp_scheduler *scheduler, uint32_t slot,
                                            uint32_t *out_pages) {
     const struct rp_sequence *sequence = &scheduler->sequences[slot];
-    *out_pages = sequence->state == RP_SEQUENCE_RUNNING ? sequence->page_count : 0;
+    *out_pages = sequence->state == RP_SEQUENCE_RUNNING ? rp_sched_held(scheduler, sequence) : 0;
     return sequence->request; /* NULL once closed, and the slot waits for its last planned step */
 }
 
@@ -270,8 +289,9 @@ uint64_t rp_scheduler_wasted_tokens(const struct rp_scheduler *scheduler) {
     uint64_t wasted = 0;
     for (uint32_t i = 0; i < scheduler->running_count; i++) {
         const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
-        wasted += (uint64_t)sequence->page_count * scheduler->config.page_tokens -
-                  sequence->planned_length;
+        for (uint32_t g = 0; g < scheduler->group_count; g++)
+            wasted += (uint64_t)sequence->held[g].end * scheduler->config.page_tokens -
+                      sequence->planned_length;
     }
     return wasted;
 }

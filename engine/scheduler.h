@@ -29,7 +29,10 @@
  * entered in the prefix cache when a row that samples behind them is committed, never earlier.
  * Pages without that proof are zeroed before they are used again. Scored prompts (prompt_logprobs):
  * each token of a chunk takes one of the step's logit rows, so chunks are as short as what is left
- * of those; nothing is taken from the prefix cache. Prefix cache: full pages only, the last prompt
+ * of those; nothing is taken from the prefix cache. Windows: groups of layers have their own pages
+ * (kvcache/kv_groups.h). One with a window takes the pages of a prompt chunk by chunk and gives
+ * them back when its window has passed them; a prefix hit needs only the pages that the window
+ * still covers. Prefix cache: full pages only, the last prompt
  * token is always recomputed (it must give logits), least recently used pages go first, a hit
  * compares the tokens (kv_prefix.h).
  *
@@ -40,6 +43,7 @@
 
 #include "base/status.h"
 #include "engine/request.h"
+#include "kvcache/kv_groups.h"
 #include "kvcache/kv_prefix.h"
 
 struct rp_scheduler;
@@ -49,11 +53,12 @@ struct rp_scheduler_config {
     uint32_t queue_capacity; /* waiting requests */
     uint32_t row_capacity;   /* rows of one step */
     uint32_t page_tokens;    /* tokens per page, a power of two */
-    uint32_t page_count;     /* device pages, the padding page 0 included */
+    struct rp_kv_groups groups;  /* of the model's layers: each has its own pages */
+    uint32_t page_count;         /* device pages, the padding page 0 included */
     uint32_t host_page_count;    /* pages of the swap pool */
     uint32_t max_model_len;      /* tokens of prompt and answer together */
-    uint32_t page_edit_capacity; /* page-table entries that one step may write; at least pages of
-                                    max_model_len */
+    uint32_t page_edit_capacity; /* page-table entries that one step may write; at least the most
+                                    pages that a sequence of max_model_len holds */
     /* ascending token counts of the captured mixed sets; the largest is the token budget of a step.
      * Copied. */
     const uint32_t *token_buckets;
@@ -82,7 +87,8 @@ struct rp_sched_row {
     bool scores;     /* each of its tokens gets logits: those of a prompt that is to be scored */
 };
 
-/* A page-table entry to write before the step. */
+/* A page-table entry to write before the step. The table of group g begins at index g *
+ * rp_scheduler_pages_per_slot. */
 struct rp_sched_page {
     uint32_t slot, index, page;
 };
@@ -223,6 +229,9 @@ void rp_scheduler_fail_all(struct rp_scheduler *scheduler, enum rp_finish_reason
  * read). */
 struct rp_request *rp_scheduler_request_of(const struct rp_scheduler *scheduler, uint32_t slot,
                                            uint32_t *out_pages);
+
+/* Entries of one group's page table of a slot. */
+uint32_t rp_scheduler_pages_per_slot(const struct rp_scheduler_config *config);
 
 /* Steps planned and not yet committed: 0, 1 or 2. */
 uint32_t rp_scheduler_in_flight(const struct rp_scheduler *scheduler);

@@ -17,24 +17,34 @@ static const char *check_lengths(const struct rp_scheduler *scheduler,
     if (!rp_sequence_in_prompt(sequence) &&
         sequence->planned_length != sequence->prompt_count + sequence->planned_outputs - 1)
         return "length and outputs do not agree";
-    if (sequence->state == RP_SEQUENCE_SWAPPED ? sequence->page_count != content
-                                               : sequence->page_count < content)
-        return "a sequence has not the pages that its length needs";
-    if (sequence->page_count > sequence->worst_pages)
+    for (uint32_t g = 0; g < scheduler->group_count; g++) {
+        const struct rp_held_pages *held = &sequence->held[g];
+        if (sequence->state == RP_SEQUENCE_SWAPPED ? held->end != content : held->end < content)
+            return "a sequence has not the pages that its length needs";
+        if (held->first > rp_kv_first_page(scheduler->config.groups.window[g],
+                                           scheduler->config.page_tokens, sequence->planned_length))
+            return "a sequence has given back pages that its window covers";
+    }
+    if (rp_sched_held(scheduler, sequence) > sequence->worst_pages)
         return "a sequence has more pages than it can ever need";
     if (sequence->planned_outputs - sequence->outputs > rp_scheduler_in_flight(scheduler))
         return "a result was lost";
     return NULL;
 }
 
-/* Pages from the one being written on belong to this sequence alone. */
+/* Pages from the one being written on belong to this sequence alone, and nobody can find them. */
 static const char *check_private_pages(const struct rp_scheduler *scheduler,
                                        const struct rp_sequence *sequence) {
-    uint32_t first = sequence->verified_length / scheduler->config.page_tokens;
-    for (uint32_t i = first; i < sequence->page_count; i++) {
-        const struct rp_kv_page *page = &scheduler->pool.pages[sequence->pages[i]];
-        if (page->refs != 1 || page->retained)
-            return "a page that is still written is shared or cached";
+    uint32_t clean = sequence->verified_length / scheduler->config.page_tokens;
+    for (uint32_t g = 0; g < scheduler->group_count; g++) {
+        const struct rp_held_pages *held = &sequence->held[g];
+        for (uint32_t i = RP_MAX(clean, held->first); i < held->end; i++) {
+            const struct rp_kv_page *page = &scheduler->pool.pages[held->table[i]];
+            if (page->refs != 1 ||
+                (page->retained &&
+                 !rp_kv_prefix_owns(&scheduler->prefix, held->table[i], sequence->age)))
+                return "a page that is still written is shared or cached";
+        }
     }
     return NULL;
 }
@@ -94,11 +104,14 @@ static const char *check_refs(const struct rp_scheduler *scheduler, const struct
     const char *broken = NULL;
     for (uint32_t slot = 0; slot < scheduler->config.slot_count; slot++) {
         const struct rp_sequence *sequence = &scheduler->sequences[slot];
-        for (uint32_t i = 0; sequence->state == state && i < sequence->page_count; i++) {
-            if (sequence->pages[i] >= pool->page_count)
-                broken = "a table names a page that does not exist";
-            else
-                refs[sequence->pages[i]]++;
+        for (uint32_t g = 0; sequence->state == state && g < scheduler->group_count; g++) {
+            const struct rp_held_pages *held = &sequence->held[g];
+            for (uint32_t i = held->first; i < held->end; i++) {
+                if (held->table[i] >= pool->page_count)
+                    broken = "a table names a page that does not exist";
+                else
+                    refs[held->table[i]]++;
+            }
         }
     }
     if (!broken)

@@ -35,24 +35,6 @@ void rp_sched_close_request(struct rp_scheduler *scheduler, struct rp_request *r
     rp_sched_push_event(scheduler, &event);
 }
 
-void rp_sched_release_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
-                            uint64_t fence) {
-    uint32_t page_tokens = scheduler->config.page_tokens;
-    uint32_t clean = sequence->verified_length / page_tokens;
-    uint32_t written = rp_sched_pages_of(scheduler, sequence->planned_length);
-    if (sequence->planned_length == sequence->verified_length)
-        clean = written;
-    /* Last page first: the cache evicts in this order, and a page is of no use without those
-     * before. */
-    while (sequence->page_count > 0) {
-        uint32_t i = --sequence->page_count, page = sequence->pages[i];
-        if (i >= clean && i < written)
-            scheduler->pool.pages[page].dirty = true;
-        rp_kv_pool_release(&scheduler->pool, page, fence);
-    }
-    scheduler->release_epoch++;
-}
-
 static void free_slot(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
     sequence->state = RP_SEQUENCE_FREE;
     scheduler->free_slots[scheduler->free_slot_count++] = sequence->slot;
@@ -61,15 +43,18 @@ static void free_slot(struct rp_scheduler *scheduler, struct rp_sequence *sequen
 
 void rp_sched_close(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
                     enum rp_finish_reason reason, uint64_t now_ns) {
+    rp_sched_forget_unproven(scheduler, sequence);
     if (sequence->state == RP_SEQUENCE_RUNNING) {
         rp_sched_release_pages(scheduler, sequence, sequence->last_step);
         rp_sched_list_remove(scheduler->running, &scheduler->running_count, sequence->slot);
     } else {
         RP_ASSERT_CMP(sequence->state, ==, RP_SEQUENCE_SWAPPED);
         /* Only copies touch host pages, and they run in stream order: no fence. */
-        for (uint32_t i = 0; i < sequence->page_count; i++)
-            rp_kv_pool_release(&scheduler->host, sequence->pages[i], 0);
-        sequence->page_count = 0;
+        for (uint32_t g = 0; g < scheduler->group_count; g++) {
+            struct rp_held_pages *held = &sequence->held[g];
+            while (held->end > held->first)
+                rp_kv_pool_release(&scheduler->host, held->table[--held->end], 0);
+        }
         rp_sched_list_remove(scheduler->swapped, &scheduler->swapped_count, sequence->slot);
     }
     scheduler->worst_page_sum -= sequence->worst_pages;
@@ -99,37 +84,33 @@ void rp_sched_retire(struct rp_scheduler *scheduler) {
     scheduler->closed_count = kept;
 }
 
-/* Tokens of a page that is full. Those of the prompt are still with the request; generated ones are
- * in the tail, because no page after this one has been hashed. */
-static const int32_t *page_token_ids(struct rp_scheduler *scheduler,
-                                     const struct rp_sequence *sequence, uint32_t index) {
-    uint32_t page_tokens = scheduler->config.page_tokens, begin = index * page_tokens;
-    if (begin + page_tokens <= sequence->prompt_count)
-        return sequence->request->prompt + begin;
-    for (uint32_t i = 0; i < page_tokens; i++)
-        scheduler->page_scratch[i] = begin + i < sequence->prompt_count
-                                         ? sequence->request->prompt[begin + i]
-                                         : sequence->tail_tokens[i];
-    return scheduler->page_scratch;
+static void condemn_page(struct rp_scheduler *scheduler, uint32_t page) {
+    if (scheduler->config.prefix_cache)
+        rp_kv_prefix_remove(&scheduler->prefix, page);
+    scheduler->pool.pages[page].dirty = true;
 }
 
-/* Extends the chain over the pages that became full and clean, and enters them in the prefix table.
- * While swapped out only the chain goes on: the pages that would be entered are on the host. */
-static void hash_full_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
-    uint32_t tokens_end = sequence->verified_length;
-    if (scheduler->config.prefix_prompt_only)
-        tokens_end = RP_MIN(tokens_end, sequence->prompt_count);
-    uint32_t full = tokens_end / scheduler->config.page_tokens;
-    while (sequence->hashed_pages < full) {
-        uint32_t index = sequence->hashed_pages++;
-        const int32_t *tokens = page_token_ids(scheduler, sequence, index);
-        if (index == 0)
-            sequence->chain = rp_kv_prefix_root(&scheduler->prefix, sequence->salt);
-        struct rp_hash128 previous = sequence->chain;
-        sequence->chain = rp_kv_prefix_next(&scheduler->prefix, previous, tokens);
-        if (sequence->state == RP_SEQUENCE_RUNNING)
-            rp_kv_prefix_insert(&scheduler->prefix, sequence->pages[index], sequence->salt,
-                                previous, sequence->chain, tokens);
+/* The pages of its prompt that it read or wrote and gave back. Its tables may name pages of others
+ * by now, so they are looked up. */
+static void condemn_passed(struct rp_scheduler *scheduler, const struct rp_sequence *sequence) {
+    const struct rp_kv_prefix *prefix = &scheduler->prefix;
+    uint32_t page_tokens = scheduler->config.page_tokens, end = 0, begin[RP_KV_GROUPS_MAX];
+    struct rp_hash128 chain = rp_kv_prefix_root(prefix, sequence->salt);
+    for (uint32_t g = 0; g < scheduler->group_count; g++) {
+        begin[g] = rp_kv_first_page(scheduler->config.groups.window[g], page_tokens,
+                                    sequence->request->cached_tokens);
+        end = RP_MAX(end, sequence->held[g].first);
+    }
+    end = RP_MIN(end, sequence->prompt_count / page_tokens);
+    for (uint32_t i = 0; i < end; i++) {
+        const int32_t *tokens = sequence->request->prompt + (size_t)i * page_tokens;
+        chain = rp_kv_prefix_next(prefix, chain, tokens);
+        for (uint32_t g = 0; g < scheduler->group_count; g++) {
+            uint32_t page = rp_kv_prefix_find(prefix, sequence->salt,
+                                              rp_sched_group_hash(scheduler, chain, g), tokens);
+            if (page != RP_KV_NO_PAGE && i >= begin[g] && i < sequence->held[g].first)
+                condemn_page(scheduler, page);
+        }
     }
 }
 
@@ -139,11 +120,11 @@ static void hash_full_pages(struct rp_scheduler *scheduler, struct rp_sequence *
 static void condemn_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
     if (sequence->state != RP_SEQUENCE_RUNNING)
         return;
-    for (uint32_t i = 0; i < sequence->page_count; i++) {
-        if (scheduler->config.prefix_cache)
-            rp_kv_prefix_remove(&scheduler->prefix, sequence->pages[i]);
-        scheduler->pool.pages[sequence->pages[i]].dirty = true;
-    }
+    for (uint32_t g = 0; g < scheduler->group_count; g++)
+        for (uint32_t i = sequence->held[g].first; i < sequence->held[g].end; i++)
+            condemn_page(scheduler, sequence->held[g].table[i]);
+    if (scheduler->config.prefix_cache)
+        condemn_passed(scheduler, sequence);
 }
 
 static const struct rp_sched_scores *last_scores(const struct rp_sched_row *row,
@@ -190,7 +171,7 @@ static void take_token(struct rp_scheduler *scheduler, const struct rp_sched_row
     bool stopped = result->flags & RP_SCHED_RESULT_STOPPED;
     if (scheduler->config.prefix_cache) {
         uint32_t position = sequence->prompt_count + sequence->outputs;
-        hash_full_pages(scheduler, sequence);
+        rp_sched_prove_pages(scheduler, sequence);
         sequence->tail_tokens[position % scheduler->config.page_tokens] = result->token;
     }
     uint32_t index = sequence->outputs++;

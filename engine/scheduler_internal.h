@@ -1,8 +1,9 @@
 /* scheduler_internal.h - what the scheduler's files share; nobody else includes it.
  *
  * Reading order: scheduler_plan.c (makes a step), scheduler_admit.c (admission),
- * scheduler_tenants.c (fair shares), scheduler_swap.c (preemption), scheduler_commit.c (results,
- * events, ends), scheduler.c (the calls of scheduler.h), scheduler_check.c (invariants).
+ * scheduler_tenants.c (fair shares), scheduler_pages.c (a sequence's pages), scheduler_swap.c
+ * (preemption), scheduler_commit.c (results, events, ends), scheduler.c (the calls of scheduler.h),
+ * scheduler_check.c (invariants).
  *
  * Lengths of a sequence, in tokens whose K and V are in pages:
  *
@@ -35,6 +36,13 @@ enum rp_sequence_state {
     RP_SEQUENCE_CLOSED   /* its CLOSED event is out; the slot waits for its last planned step */
 };
 
+/* A sequence's pages of one group (kvcache/kv_groups.h): device pages when running, host pages when
+ * swapped. */
+struct rp_held_pages {
+    uint32_t *table;     /* (pages_per_slot) */
+    uint32_t first, end; /* entries [first, end) are held; those below name pages given back */
+};
+
 /* An admitted request. It keeps its slot, and so its place in the array, to its end. */
 struct rp_sequence {
     struct rp_request *request; /* NULL once closed: the loop may have reused it */
@@ -51,13 +59,12 @@ struct rp_sequence {
     uint64_t salt;
     uint32_t worst_pages; /* pages of its longest possible life */
     uint32_t planned_length, verified_length;
-    uint32_t planned_outputs, outputs; /* tokens requested, tokens received */
-    uint32_t *pages; /* (pages_per_slot) device pages when running, host pages when swapped */
-    uint32_t page_count;
-    /* Prefix cache: pages [0, hashed_pages) are in the chain. Generated tokens of the page being
-     * filled are kept here, at position % page_tokens. */
+    uint32_t planned_outputs, outputs;           /* tokens requested, tokens received */
+    struct rp_held_pages held[RP_KV_GROUPS_MAX]; /* by group */
+    /* Prefix cache: pages [0, hashed_pages) are in the chain, of which [0, proven_pages) may be
+     * found. Generated tokens of the page being filled are kept here, at position % page_tokens. */
     struct rp_hash128 chain;
-    uint32_t hashed_pages;
+    uint32_t hashed_pages, proven_pages;
     int32_t *tail_tokens; /* (page_tokens) */
 };
 
@@ -103,11 +110,14 @@ struct rp_sched_events {
 struct rp_scheduler {
     struct rp_scheduler_config config; /* token_buckets is our copy */
     struct rp_kv_pool pool, host;
-    struct rp_kv_prefix prefix; /* only with config.prefix_cache */
-    uint32_t pages_per_slot, token_budget;
+    struct rp_kv_prefix prefix;           /* only with config.prefix_cache */
+    uint32_t pages_per_slot;              /* of one group */
+    uint32_t group_count, windowed_count; /* windowed: groups with a window */
+    uint32_t lead_group;                  /* the one whose prefix entries are noted */
+    uint32_t token_budget;
 
     struct rp_sequence *sequences; /* (slot_count), by slot */
-    uint32_t *page_tables;         /* (slot_count, pages_per_slot) */
+    uint32_t *page_tables;         /* (slot_count, group_count, pages_per_slot) */
     int32_t *tail_tokens;          /* (slot_count, page_tokens) */
     uint32_t *free_slots, free_slot_count;
     uint32_t *running, running_count; /* slots in order of age */
@@ -140,7 +150,7 @@ struct rp_scheduler {
     uint32_t *order;  /* (slot_count) scratch of plan: sequences in the order of decode rows */
     uint32_t *chosen; /* (slot_count + 1) scratch of plan: those whose turn it is */
     uint32_t *order_victims; /* (slot_count) scratch of plan */
-    uint32_t *match;         /* (pages_per_slot) scratch of admission: pages found */
+    uint32_t *match;         /* (group_count, pages_per_slot) scratch of admission: pages found */
     int32_t *page_scratch;   /* (page_tokens) scratch of hashing */
     uint32_t *ref_scratch;   /* (max of both pools' pages) zeros between calls */
     uint64_t preempted[RP_PREEMPTED_COUNT], prefix_query_tokens, prefix_hit_tokens;
@@ -148,6 +158,11 @@ struct rp_scheduler {
 
 static inline uint32_t rp_sched_pages_of(const struct rp_scheduler *scheduler, uint64_t tokens) {
     return (uint32_t)RP_CEIL_DIV(tokens, scheduler->config.page_tokens);
+}
+/* The hash of a group's page; the lead group's is the chain's. */
+static inline struct rp_hash128 rp_sched_group_hash(const struct rp_scheduler *scheduler,
+                                                    struct rp_hash128 chain, uint32_t group) {
+    return rp_kv_prefix_of_group(chain, group ^ scheduler->lead_group);
 }
 static inline bool rp_sequence_in_prompt(const struct rp_sequence *sequence) {
     return sequence->planned_length < sequence->prompt_count;
@@ -185,10 +200,27 @@ void rp_sched_list_insert(const struct rp_scheduler *scheduler, uint32_t *list, 
                           uint32_t slot);
 void rp_sched_list_remove(uint32_t *list, uint32_t *count, uint32_t slot);
 
-/* scheduler_plan.c: a page for the end of the sequence's table, with its edit. One must be
- * available. overwritten: a copy fills all of it, so it need not be zeroed. */
+/* scheduler_pages.c: the most pages that a sequence of so many written positions holds at once. */
+uint64_t rp_sched_pages_max(const struct rp_scheduler_config *config, uint64_t tokens);
+/* Positions that one sequence can write when it has all pages, at most max_model_len. */
+uint64_t rp_sched_tokens_max(const struct rp_scheduler_config *config);
+/* Pages that a sequence holds, and those of them that its planned tokens lie in. */
+uint32_t rp_sched_held(const struct rp_scheduler *scheduler, const struct rp_sequence *sequence);
+uint32_t rp_sched_content(const struct rp_scheduler *scheduler, const struct rp_sequence *sequence);
+/* A page for the end of a group's table, with its edit. One must be available. overwritten: a copy
+ * fills all of it, so it need not be zeroed. */
 uint32_t rp_sched_take_page(struct rp_scheduler *scheduler, struct rp_step_store *step,
-                            struct rp_sequence *sequence, bool overwritten);
+                            struct rp_sequence *sequence, uint32_t group, bool overwritten);
+/* Gives back the pages that no token from planned_length on sees. */
+void rp_sched_drop_passed(struct rp_scheduler *scheduler, struct rp_sequence *sequence);
+/* Gives back a running sequence's device pages; those that are not proven clean become dirty. */
+void rp_sched_release_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
+                            uint64_t fence);
+/* Enters the pages that became full and clean in the prefix table. */
+void rp_sched_prove_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence);
+/* Pages that it gave back and that were never proven leave the prefix table. */
+void rp_sched_forget_unproven(struct rp_scheduler *scheduler, struct rp_sequence *sequence);
+
 /* Marks (chosen_step) up to `limit` sequences of a tenant (RP_SCHED_NOBODY: of all) that can
  * decode, those first that had a row longest ago. Returns how many. */
 uint32_t rp_sched_choose_decodes(struct rp_scheduler *scheduler, const struct rp_step_store *step,
@@ -237,10 +269,12 @@ bool rp_sched_try_admit(struct rp_scheduler *scheduler, struct rp_step_store *st
 
 /* scheduler_swap.c: swapped sequences come back while their pages fit. */
 void rp_sched_return_swapped(struct rp_scheduler *scheduler, struct rp_step_store *step);
-/* Makes one page available for the sequence, by swapping out younger ones; false: wait a step. */
+/* Makes `need` pages available for the sequence, by swapping out younger ones; false: wait a
+ * step. */
 bool rp_sched_make_room(struct rp_scheduler *scheduler, struct rp_step_store *step,
-                        const struct rp_sequence *sequence);
-/* Pages that must remain after an admission: each running sequence may need one soon. */
+                        const struct rp_sequence *sequence, uint32_t need);
+/* Pages that must remain after an admission: each running sequence may need one of each group
+ * soon. */
 uint32_t rp_sched_margin(const struct rp_scheduler *scheduler);
 
 /* Most events have no likeliest tokens, which are most of an event. */
@@ -256,9 +290,6 @@ void rp_sched_close_request(struct rp_scheduler *scheduler, struct rp_request *r
                             uint32_t tokens, enum rp_finish_reason reason, uint64_t now_ns);
 void rp_sched_close(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
                     enum rp_finish_reason reason, uint64_t now_ns);
-/* Gives back a running sequence's device pages; those that are not proven clean become dirty. */
-void rp_sched_release_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
-                            uint64_t fence);
 /* Slots and pages whose last planned step is committed. */
 void rp_sched_retire(struct rp_scheduler *scheduler);
 

@@ -3,25 +3,6 @@
 
 #include <string.h>
 
-uint32_t rp_sched_take_page(struct rp_scheduler *scheduler, struct rp_step_store *step,
-                            struct rp_sequence *sequence, bool overwritten) {
-    uint32_t page = rp_kv_pool_try_alloc(&scheduler->pool);
-    if (page == RP_KV_NO_PAGE && scheduler->config.prefix_cache &&
-        rp_kv_prefix_evict(&scheduler->prefix))
-        page = rp_kv_pool_try_alloc(&scheduler->pool);
-    RP_ASSERT_CMP(page, !=, RP_KV_NO_PAGE);
-    RP_ASSERT_CMP(step->page_count, <, scheduler->config.page_edit_capacity);
-    RP_ASSERT_CMP(sequence->page_count, <, scheduler->pages_per_slot);
-    /* Zeroing is done after the step's copies, so a page that was just swapped out is safe. */
-    if (scheduler->pool.pages[page].dirty && !overwritten)
-        step->zero_pages[step->zero_count++] = page;
-    scheduler->pool.pages[page].dirty = false;
-    step->pages[step->page_count++] =
-        (struct rp_sched_page){sequence->slot, sequence->page_count, page};
-    sequence->pages[sequence->page_count++] = page;
-    return page;
-}
-
 static void add_row(struct rp_step_store *step, struct rp_sequence *sequence, uint32_t count,
                     bool decode, bool samples) {
     struct rp_sched_row *row = &step->rows[step->row_count++];
@@ -46,15 +27,34 @@ static void add_row(struct rp_step_store *step, struct rp_sequence *sequence, ui
         sequence->request->scheduled_ns = step->now_ns;
 }
 
-/* A decode row, with a page when its token is the first of one; false: no page, wait. */
+/* Pages that the sequence lacks for positions below `end`, of all groups. */
+static uint32_t missing_pages(const struct rp_scheduler *scheduler,
+                              const struct rp_sequence *sequence, uint32_t end) {
+    uint32_t pages = rp_sched_pages_of(scheduler, end), count = 0;
+    for (uint32_t g = 0; g < scheduler->group_count; g++)
+        count += pages - RP_MIN(pages, sequence->held[g].end);
+    return count;
+}
+
+static void take_missing_pages(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                               struct rp_sequence *sequence, uint32_t end) {
+    uint32_t pages = rp_sched_pages_of(scheduler, end);
+    for (uint32_t g = 0; g < scheduler->group_count; g++)
+        while (sequence->held[g].end < pages)
+            rp_sched_take_page(scheduler, step, sequence, g, false);
+}
+
+/* A decode row, with pages when its token is the first of one; false: no page, wait. */
 static bool try_decode(struct rp_scheduler *scheduler, struct rp_step_store *step,
                        struct rp_sequence *sequence) {
     uint32_t position = sequence->planned_length;
-    if (position / scheduler->config.page_tokens == sequence->page_count) {
-        if (step->page_count == scheduler->config.page_edit_capacity ||
-            !rp_sched_make_room(scheduler, step, sequence))
+    rp_sched_drop_passed(scheduler, sequence);
+    uint32_t missing = missing_pages(scheduler, sequence, position + 1);
+    if (missing > 0) {
+        if (missing > scheduler->config.page_edit_capacity - step->page_count ||
+            !rp_sched_make_room(scheduler, step, sequence, missing))
             return false;
-        rp_sched_take_page(scheduler, step, sequence, false);
+        take_missing_pages(scheduler, step, sequence, position + 1);
     }
     add_row(step, sequence, RP_DECODE_QUERIES, true, true);
     sequence->turn = RP_MAX(sequence->turn, sequence->next_turn);
@@ -162,6 +162,26 @@ static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *s
     step->token_room = scheduler->token_budget - RP_MIN(scheduler->token_budget, step->token_count);
 }
 
+/* How many of the next `count` tokens of a prompt have pages in this step, which are then taken.
+ * Groups without a window have the pages of the whole prompt since its admission. As many as there
+ * are pages for; only a sequence that has none swaps younger ones out. */
+static uint32_t take_chunk_pages(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                                 struct rp_sequence *sequence, uint32_t count) {
+    uint32_t page_tokens = scheduler->config.page_tokens, begin = sequence->planned_length;
+    if (scheduler->windowed_count == 0)
+        return count;
+    rp_sched_drop_passed(scheduler, sequence);
+    uint32_t edits = scheduler->config.page_edit_capacity - step->page_count;
+    uint32_t least = missing_pages(scheduler, sequence, begin + 1);
+    if (least > edits || (least > 0 && !rp_sched_make_room(scheduler, step, sequence, least)))
+        return 0;
+    uint32_t room = RP_MIN(rp_kv_pool_available(&scheduler->pool), edits);
+    while (missing_pages(scheduler, sequence, begin + count) > room)
+        count = (begin + count - 1) / page_tokens * page_tokens - begin;
+    take_missing_pages(scheduler, step, sequence, begin + count);
+    return count;
+}
+
 bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *step,
                          struct rp_sequence *sequence) {
     uint32_t rest = sequence->prompt_count - sequence->planned_length;
@@ -172,6 +192,9 @@ bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *s
     else if (count == rest && step->sample_room == 0)
         count--;
     if (count == 0 || step->row_count == scheduler->config.row_capacity)
+        return false;
+    count = take_chunk_pages(scheduler, step, sequence, count);
+    if (count == 0)
         return false;
     RP_ASSERT(!scheduler->config.whole_prompts || count == rest); /* rp_sched_has_room */
     step->token_room -= count;

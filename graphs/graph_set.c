@@ -62,8 +62,11 @@ static int capture_entry(struct rp_graph_set *set, const struct rp_graph_set_con
     if (status != RP_OK)
         return rp_error_set(err, (enum rp_status)status, "arena plan: %s", rp_status_text(status));
     RP_ASSERT(entry->arena_bytes <= set->arena_bytes); /* carving agrees with counting */
-    struct rp_bindings bindings = {
-        .arena = set->arena, .tensor_offsets = offsets, .step = config->step, .kv = config->kv};
+    struct rp_bindings bindings = {.arena = set->arena,
+                                   .tensor_offsets = offsets,
+                                   .step = config->step,
+                                   .kv = config->kv,
+                                   .geometry = config->geometry};
     status =
         set->backend->capture(set->device, program, 0, program->sample_begin, &entry->bucket,
                               &bindings, &config->options, config->eager, &entry->forward, err);

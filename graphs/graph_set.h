@@ -24,6 +24,7 @@ struct rp_graph_set_config {
     uint32_t bucket_count;
     struct rp_step_view step;
     const struct rp_kv_layout *kv;
+    const struct rp_kv_geometry *geometry; /* rp_bindings.geometry */
     struct rp_lower_options options;
     bool eager;   /* --enforce-eager: every launch walks the lowered list */
     bool poison;  /* fill the arena with NaN before each step */

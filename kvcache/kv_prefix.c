@@ -69,37 +69,57 @@ uint32_t rp_kv_prefix_find(const struct rp_kv_prefix *prefix, uint64_t salt, str
                            const int32_t *tokens) {
     uint32_t page = find_hash(prefix, hash);
     if (page == RP_KV_NO_PAGE || prefix->entries[page].salt != salt ||
+        prefix->entries[page].owner != 0 ||
         memcmp(tokens_of(prefix, page), tokens, prefix->page_tokens * sizeof *tokens) != 0)
         return RP_KV_NO_PAGE;
     return page;
 }
 
-static void note_entered(struct rp_kv_prefix *prefix, uint64_t salt, struct rp_hash128 previous,
-                         struct rp_hash128 hash, const int32_t *tokens) {
-    if (!prefix->note)
+static void note_entered(const struct rp_kv_prefix *prefix, uint32_t page) {
+    const struct rp_kv_prefix_entry *entry = &prefix->entries[page];
+    if (!prefix->note || entry->owner || entry->is_silent)
         return;
-    struct rp_hash128 root = rp_kv_prefix_root(prefix, salt);
-    prefix->note(prefix->note_ctx,
-                 &(struct rp_kv_prefix_change){.hash = hash,
-                                               .previous = previous,
-                                               .tokens = tokens,
-                                               .is_first = rp_hash128_equal(previous, root)});
+    struct rp_hash128 root = rp_kv_prefix_root(prefix, entry->salt);
+    prefix->note(prefix->note_ctx, &(struct rp_kv_prefix_change){
+                                       .hash = entry->hash,
+                                       .previous = entry->previous,
+                                       .tokens = tokens_of(prefix, page),
+                                       .is_first = rp_hash128_equal(entry->previous, root)});
+}
+
+bool rp_kv_prefix_enter(struct rp_kv_prefix *prefix, uint32_t page,
+                        const struct rp_kv_prefix_link *link, const int32_t *tokens) {
+    struct rp_kv_prefix_entry *entry = &prefix->entries[page];
+    uint32_t *bucket = bucket_of(prefix, link->hash);
+    if (entry->used || find_hash(prefix, link->hash) != RP_KV_NO_PAGE)
+        return false;
+    *entry = (struct rp_kv_prefix_entry){.hash = link->hash,
+                                         .previous = link->previous,
+                                         .salt = link->salt,
+                                         .owner = link->owner,
+                                         .next = *bucket,
+                                         .used = true,
+                                         .is_silent = link->is_silent};
+    *bucket = page;
+    memcpy(tokens_of(prefix, page), tokens, prefix->page_tokens * sizeof *tokens);
+    prefix->entry_count++;
+    rp_kv_pool_keep(prefix->pool, page);
+    note_entered(prefix, page);
+    return true;
 }
 
 bool rp_kv_prefix_insert(struct rp_kv_prefix *prefix, uint32_t page, uint64_t salt,
                          struct rp_hash128 previous, struct rp_hash128 hash,
                          const int32_t *tokens) {
-    struct rp_kv_prefix_entry *entry = &prefix->entries[page];
-    uint32_t *bucket = bucket_of(prefix, hash);
-    if (entry->used || find_hash(prefix, hash) != RP_KV_NO_PAGE)
-        return false;
-    *entry = (struct rp_kv_prefix_entry){.hash = hash, .salt = salt, .next = *bucket, .used = true};
-    *bucket = page;
-    memcpy(tokens_of(prefix, page), tokens, prefix->page_tokens * sizeof *tokens);
-    prefix->entry_count++;
-    rp_kv_pool_keep(prefix->pool, page);
-    note_entered(prefix, salt, previous, hash, tokens);
-    return true;
+    const struct rp_kv_prefix_link link = {.salt = salt, .previous = previous, .hash = hash};
+    return rp_kv_prefix_enter(prefix, page, &link, tokens);
+}
+
+void rp_kv_prefix_prove(struct rp_kv_prefix *prefix, uint32_t page, uint64_t owner) {
+    if (!rp_kv_prefix_owns(prefix, page, owner))
+        return;
+    prefix->entries[page].owner = 0;
+    note_entered(prefix, page);
 }
 
 bool rp_kv_prefix_contains(const struct rp_kv_prefix *prefix, uint32_t page) {
@@ -117,7 +137,8 @@ void rp_kv_prefix_remove(struct rp_kv_prefix *prefix, uint32_t page) {
     entry->used = false;
     prefix->entry_count--;
     rp_kv_pool_forget(prefix->pool, page);
-    if (prefix->note)
+    prefix->pool->pages[page].dirty |= entry->owner != 0;
+    if (prefix->note && !entry->owner && !entry->is_silent)
         prefix->note(prefix->note_ctx, &(struct rp_kv_prefix_change){.hash = entry->hash});
 }
 

@@ -1,79 +1,14 @@
 #include "model/gguf_model.h"
 
 #include "model/config_reader.h"
+#include "model/gguf_arch.h"
+#include "model/weights_internal.h"
 #include "text/gguf.h"
 #include "text/json_file.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* --- architectures and names ----------------------------------------------------------------- */
-
-struct rp_gguf_arch {
-    const char *name, *architecture;
-    bool interleaved; /* rows of q and k are stored in pairs (2i, 2i + 1) of a head */
-    bool post_norms;  /* the MLP's norm is ffn_norm, and there are two more */
-    bool norm_offset; /* the file's norm weights hold the family's offset already */
-    /* Layers of the model whose scores are scaled by hidden size / heads, which files do not say;
-     * all others by the size of a head. */
-    uint32_t large_layers;
-};
-
-static const struct rp_gguf_arch arches[] = {
-    {"llama", "LlamaForCausalLM", .interleaved = true},
-    {"qwen2", "Qwen2ForCausalLM", .interleaved = false},
-    {"qwen3", "Qwen3ForCausalLM", .interleaved = false},
-    {"gemma2", "Gemma2ForCausalLM", .post_norms = true, .norm_offset = true, .large_layers = 46},
-    {"gemma3", "Gemma3ForCausalLM", .post_norms = true, .norm_offset = true, .large_layers = 62},
-};
-
-static const struct {
-    const char *family, *gguf;
-} outside_names[] = {
-    {"model.embed_tokens.weight", "token_embd.weight"},
-    {"model.norm.weight", "output_norm.weight"},
-    {"lm_head.weight", "output.weight"},
-};
-
-/* Inside a layer; .weight and .bias follow. `post` is the name beside post_norms. */
-static const struct {
-    const char *family, *gguf, *post;
-} layer_names[] = {
-    {"input_layernorm", "attn_norm", "attn_norm"},
-    {"self_attn.q_proj", "attn_q", "attn_q"},
-    {"self_attn.k_proj", "attn_k", "attn_k"},
-    {"self_attn.v_proj", "attn_v", "attn_v"},
-    {"self_attn.o_proj", "attn_output", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm", "attn_k_norm"},
-    {"post_attention_layernorm", "ffn_norm", "post_attention_norm"},
-    {"pre_feedforward_layernorm", "", "ffn_norm"},
-    {"post_feedforward_layernorm", "", "post_ffw_norm"},
-    {"mlp.gate_proj", "ffn_gate", "ffn_gate"},
-    {"mlp.up_proj", "ffn_up", "ffn_up"},
-    {"mlp.down_proj", "ffn_down", "ffn_down"},
-};
-
-const char *rp_gguf_tensor_name(const struct rp_gguf_arch *arch, const char *name, char *out,
-                                size_t out_bytes) {
-    unsigned layer;
-    int at = 0;
-    for (size_t i = 0; i < RP_ARRAY_COUNT(outside_names); i++)
-        if (strcmp(name, outside_names[i].family) == 0)
-            return outside_names[i].gguf;
-    if (sscanf(name, "model.layers.%u.%n", &layer, &at) != 1 || at == 0)
-        return name;
-    for (size_t i = 0; i < RP_ARRAY_COUNT(layer_names); i++) {
-        size_t len = strlen(layer_names[i].family);
-        if (strncmp(name + at, layer_names[i].family, len) == 0 && name[at + (int)len] == '.') {
-            snprintf(out, out_bytes, "blk.%u.%s%s", layer,
-                     arch->post_norms ? layer_names[i].post : layer_names[i].gguf, name + at + len);
-            return out;
-        }
-    }
-    return name;
-}
 
 /* --- metadata to config.json's keys ---------------------------------------------------------- */
 
@@ -153,25 +88,20 @@ static bool text_is(struct rp_gguf_text text, const char *wanted) {
 
 static void find_arch(struct source *s) {
     struct rp_gguf_text name = {NULL, 0};
-    char shown[64], list[128] = "";
+    char shown[64], safe[64], list[256];
     if (s->status == RP_OK)
         s->status = rp_gguf_string(&s->gguf, "general.architecture", &name, s->err);
     if (s->status != RP_OK)
         return;
-    for (size_t i = 0; i < RP_ARRAY_COUNT(arches); i++) {
-        if (text_is(name, arches[i].name))
-            s->arch = &arches[i];
-        size_t len = strlen(list);
-        snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", arches[i].name);
-    }
+    s->arch = rp_gguf_arch_find(name.text ? name.text : "", name.len);
     if (s->arch)
         return;
     snprintf(shown, sizeof shown, "%.*s", (int)RP_MIN(name.len, (size_t)48),
              name.text ? name.text : "");
-    char safe[64];
     s->status = rp_error_set(s->err, RP_STATUS_UNSUPPORTED,
                              "%s: general.architecture is \"%s\", supported: %s", s->gguf.name,
-                             rp_text_for_message(safe, sizeof safe, shown), list);
+                             rp_text_for_message(safe, sizeof safe, shown),
+                             rp_gguf_arch_names(list, sizeof list));
 }
 
 /* Keys of the architecture that are read below, or change nothing. */
@@ -198,6 +128,10 @@ static const char *const known_keys[] = {
     "rope.scaling.factor",
     "rope.scaling.finetuned",
     "rope.scaling.original_context_length",
+    "rope.scaling.attn_factor",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
     "use_parallel_residual",
     "expert_count",
     "expert_used_count",
@@ -212,14 +146,23 @@ static bool is_off(const struct rp_gguf_key *key) {
     return memcmp(key->value, zero, bytes) == 0;
 }
 
+/* `name`: after "ARCHITECTURE." */
+static bool is_known(const struct rp_gguf_arch *arch, const char *name) {
+    bool known = arch->layer_types && strcmp(name, "attention.sliding_window_pattern") == 0;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(known_keys) && !known; i++)
+        known = strcmp(name, known_keys[i]) == 0;
+    for (size_t i = 0; i < RP_GGUF_NUMBERS_MAX && arch->numbers[i].gguf && !known; i++)
+        known = strcmp(name, arch->numbers[i].gguf) == 0;
+    return known;
+}
+
 static void refuse_unknown_keys(struct source *s) {
     size_t prefix = strlen(s->arch->name);
-    bool causal = true, parallel = false;
+    bool causal = true, parallel = false, rotates = true;
     for (uint32_t i = 0; i < s->gguf.key_count && s->status == RP_OK; i++) {
         const struct rp_gguf_key *key = &s->gguf.keys[i];
-        bool known = strncmp(key->name, s->arch->name, prefix) != 0 || key->name[prefix] != '.';
-        for (size_t k = 0; k < RP_ARRAY_COUNT(known_keys) && !known; k++)
-            known = strcmp(key->name + prefix + 1, known_keys[k]) == 0;
+        bool known = strncmp(key->name, s->arch->name, prefix) != 0 || key->name[prefix] != '.' ||
+                     is_known(s->arch, key->name + prefix + 1);
         char shown[96];
         if (!known && !is_off(key))
             refuse(s, RP_STATUS_UNSUPPORTED,
@@ -232,8 +175,14 @@ static void refuse_unknown_keys(struct source *s) {
         s->status = rp_gguf_bool(&s->gguf, key_of(s, "use_parallel_residual"), &parallel, s->err);
     if (!causal)
         refuse(s, RP_STATUS_UNSUPPORTED, "attention.causal", "must be true");
-    if (parallel)
+    /* StableLM's layers show what they are by their tensors. */
+    if (parallel && strcmp(s->arch->name, "stablelm") != 0)
         refuse(s, RP_STATUS_UNSUPPORTED, "use_parallel_residual", "must be false");
+    /* Granite's files without RoPE. */
+    if (s->status == RP_OK)
+        s->status = rp_gguf_bool(&s->gguf, key_of(s, "rope.scaling.finetuned"), &rotates, s->err);
+    if (!rotates && strcmp(s->arch->name, "granite") == 0)
+        refuse(s, RP_STATUS_UNSUPPORTED, "rope.scaling.finetuned", "must be true");
     if (integer(s, "expert_count", 0) > 0)
         refuse(s, RP_STATUS_UNSUPPORTED, "expert_count", "must be 0: experts are not supported");
 }
@@ -245,15 +194,54 @@ static void read_head_size(struct source *s) {
     if (integer(s, "attention.value_length", head) != head)
         refuse(s, RP_STATUS_UNSUPPORTED, "attention.value_length",
                "must be equal to attention.key_length");
-    if (integer(s, "rope.dimension_count", head) != head)
+    uint32_t rotated = integer(s, "rope.dimension_count", head);
+    if (s->arch->partial && head) /* a quarter keeps the division from rounding down */
+        put(s, "partial_rotary_factor",
+            json_real(rotated == head ? 1 : ((double)rotated + 0.25) / head));
+    else if (rotated != head)
         refuse(s, RP_STATUS_UNSUPPORTED, "rope.dimension_count",
                "must be the size of a head: partial rotary embeddings are not supported");
     if (has(s, "attention.key_length"))
         put(s, "head_dim", json_integer(head));
-    if (s->arch->post_norms && heads)
+    if (s->arch->gemma && heads)
         put(s, "query_pre_attn_scalar",
             json_integer(integer(s, "block_count", 0) == s->arch->large_layers ? hidden / heads
                                                                                : head));
+}
+
+/* rope_factors_long.weight, rope_factors_short.weight: Phi-3's divisors, one for each pair. */
+static json_t *divisors(struct source *s, const char *name) {
+    const struct rp_gguf_tensor *tensor = rp_gguf_find_tensor(&s->gguf, name);
+    float values[RP_ROPE_PAIRS_MAX];
+    json_t *list = json_array();
+    if (!tensor || tensor->type != RP_BLOCK_F32 || tensor->rank != 1 ||
+        tensor->dims[0] > RP_ROPE_PAIRS_MAX) {
+        if (s->status == RP_OK)
+            s->status = rp_error_set(s->err, RP_STATUS_FORMAT,
+                                     "%s: tensor %s must have up to %u values of type F32",
+                                     s->gguf.name, name, RP_ROPE_PAIRS_MAX);
+        return list;
+    }
+    if (s->status == RP_OK)
+        s->status = rp_gguf_read(&s->gguf, tensor, 0, values,
+                                 (size_t)tensor->dims[0] * sizeof *values, s->err);
+    for (uint64_t i = 0; s->status == RP_OK && i < tensor->dims[0]; i++)
+        (void)json_array_append_new(list, json_real((double)values[i]));
+    return list;
+}
+
+static void copy_into(struct source *s, json_t *object, const char *name, const char *key) {
+    if (has(s, name) && json_object_set_new(object, key, json_real(number(s, name, 0))) != 0 &&
+        s->status == RP_OK)
+        s->status = rp_error_set(s->err, RP_STATUS_NO_MEMORY, "%s: out of memory", s->gguf.name);
+}
+
+/* Keys that YaRN and LongRoPE share, which config.json has outside and inside. */
+static json_t *scaling_of(struct source *s, const char *type, const char *attention) {
+    json_t *scaling = json_pack("{s:s}", "type", type);
+    copy_integer(s, "rope.scaling.original_context_length", "original_max_position_embeddings");
+    copy_into(s, scaling, attention, "attention_factor");
+    return scaling;
 }
 
 static void read_rope(struct source *s) {
@@ -263,11 +251,49 @@ static void read_rope(struct source *s) {
     double factor = number(s, "rope.scaling.factor", number(s, "rope.scale_linear", 1));
     copy_number(s, "rope.freq_base", "rope_theta");
     bool old = has(s, "rope.scale_linear") && !has(s, "rope.scaling.type");
+    if (rp_gguf_find_tensor(&s->gguf, "rope_factors_long.weight") &&
+        strcmp(s->arch->name, "phi3") == 0) {
+        json_t *scaling = scaling_of(s, "longrope", "rope.scaling.attn_factor");
+        (void)json_object_set_new(scaling, "long_factor", divisors(s, "rope_factors_long.weight"));
+        (void)json_object_set_new(scaling, "short_factor",
+                                  divisors(s, "rope_factors_short.weight"));
+        put(s, "rope_scaling", scaling);
+        return;
+    }
+    if (has(s, "rope.scaling.attn_factor"))
+        refuse(s, RP_STATUS_UNSUPPORTED, "rope.scaling.attn_factor", "is not supported");
     if (text_is(type, "none") && !(old && factor != 1))
         return;
+    if (text_is(type, "yarn")) {
+        json_t *scaling = scaling_of(s, "yarn", "rope.scaling.yarn_attn_factor");
+        copy_into(s, scaling, "rope.scaling.factor", "factor");
+        copy_into(s, scaling, "rope.scaling.yarn_beta_fast", "beta_fast");
+        copy_into(s, scaling, "rope.scaling.yarn_beta_slow", "beta_slow");
+        put(s, "rope_scaling", scaling);
+        return;
+    }
     if (!old && !text_is(type, "linear"))
-        refuse(s, RP_STATUS_UNSUPPORTED, "rope.scaling.type", "must be none or linear");
+        refuse(s, RP_STATUS_UNSUPPORTED, "rope.scaling.type", "must be none, linear or yarn");
     put(s, "rope_scaling", json_pack("{s:s, s:f}", "type", "linear", "factor", factor));
+}
+
+/* Layers with a window: a list of them, or every so many layers one without. */
+static void read_pattern(struct source *s) {
+    const char *name = "attention.sliding_window_pattern";
+    const struct rp_gguf_key *key = rp_gguf_find(&s->gguf, key_of(s, name));
+    if (!key || s->status != RP_OK)
+        return;
+    if (key->type != RP_GGUF_ARRAY) {
+        copy_integer(s, name, "sliding_window_pattern");
+        return;
+    }
+    json_t *types = json_array();
+    if (key->element != RP_GGUF_BOOL)
+        refuse(s, RP_STATUS_FORMAT, name, "must be an array of booleans");
+    for (uint64_t i = 0; s->status == RP_OK && i < RP_MIN(key->count, (uint64_t)RP_LAYERS_MAX); i++)
+        (void)json_array_append_new(
+            types, json_string(key->value[i] ? "sliding_attention" : "full_attention"));
+    put(s, "layer_types", types);
 }
 
 /* Tokens that end an answer by their text, where they are control tokens: a file names one, but the
@@ -330,13 +356,44 @@ static void read_tokens(struct source *s) {
         put(s, "bos_token_id", json_integer(id));
 }
 
+/* Two families may have one architecture. */
+static const char *architecture_of(struct source *s, uint32_t window) {
+    if (window && strcmp(s->arch->name, "llama") == 0)
+        return "MistralForCausalLM";
+    if (window && strcmp(s->arch->name, "olmo2") == 0)
+        return "Olmo3ForCausalLM";
+    return s->arch->architecture;
+}
+
+static bool has_tensor(struct source *s, const char *name) {
+    return rp_gguf_find_tensor(&s->gguf, name) != NULL;
+}
+
+/* What config.json says and files show by their tensors. */
+static void read_switches(struct source *s) {
+    bool qkv_bias = has_tensor(s, "blk.0.attn_q.bias");
+    const char *architecture = s->arch->architecture;
+    put(s, "tie_word_embeddings", json_boolean(!has_tensor(s, "output.weight")));
+    put(s, "mlp_bias", json_boolean(has_tensor(s, "blk.0.ffn_up.bias")));
+    if (strcmp(architecture, "StableLmForCausalLM") == 0) {
+        put(s, "use_qkv_bias", json_boolean(qkv_bias));
+        put(s, "use_parallel_residual", json_boolean(!has_tensor(s, "blk.0.ffn_norm.weight")));
+        if (has_tensor(s, "blk.0.attn_q_norm.weight") && s->status == RP_OK)
+            s->status = rp_error_set(s->err, RP_STATUS_UNSUPPORTED,
+                                     "%s: tensor blk.0.attn_q_norm.weight: norms of q and k are "
+                                     "not supported in files of stablelm",
+                                     s->gguf.name);
+        return;
+    }
+    if (strcmp(architecture, "CohereForCausalLM") == 0)
+        put(s, "use_qk_norm", json_boolean(has_tensor(s, "blk.0.attn_q_norm.weight")));
+    put(s, "attention_bias", json_boolean(qkv_bias && strcmp(s->arch->name, "qwen2") != 0));
+}
+
 static void read_keys(struct source *s) {
     const struct rp_gguf_tensor *embed = rp_gguf_find_tensor(&s->gguf, "token_embd.weight");
     uint32_t window = integer(s, "attention.sliding_window", 0);
-    /* Files of Mistral's models call themselves llama. */
-    bool mistral = window && strcmp(s->arch->name, "llama") == 0;
-    put(s, "architectures",
-        json_pack("[s]", mistral ? "MistralForCausalLM" : s->arch->architecture));
+    put(s, "architectures", json_pack("[s]", architecture_of(s, window)));
     copy_integer(s, "embedding_length", "hidden_size");
     copy_integer(s, "feed_forward_length", "intermediate_size");
     copy_integer(s, "block_count", "num_hidden_layers");
@@ -346,18 +403,17 @@ static void read_keys(struct source *s) {
     copy_number(s, "attention.layer_norm_rms_epsilon", "rms_norm_eps");
     copy_number(s, "attn_logit_softcapping", "attn_logit_softcapping");
     copy_number(s, "final_logit_softcapping", "final_logit_softcapping");
+    for (size_t i = 0; i < RP_GGUF_NUMBERS_MAX && s->arch->numbers[i].gguf; i++)
+        copy_number(s, s->arch->numbers[i].gguf, s->arch->numbers[i].config);
     if (window)
         put(s, "sliding_window", json_integer(window));
     if (embed && embed->rank == 2)
         put(s, "vocab_size", json_integer((json_int_t)RP_MIN(embed->dims[1], (uint64_t)1 << 32)));
-    put(s, "tie_word_embeddings", json_boolean(!rp_gguf_find_tensor(&s->gguf, "output.weight")));
-    put(s, "attention_bias",
-        json_boolean(rp_gguf_find_tensor(&s->gguf, "blk.0.attn_q.bias") &&
-                     strcmp(s->arch->name, "qwen2") != 0));
-    put(s, "mlp_bias", json_boolean(rp_gguf_find_tensor(&s->gguf, "blk.0.ffn_up.bias") != NULL));
     put(s, "torch_dtype", json_string("bfloat16"));
+    read_switches(s);
     read_head_size(s);
     read_rope(s);
+    read_pattern(s);
     read_tokens(s);
 }
 
@@ -374,12 +430,18 @@ static uint8_t type_of(struct source *s, const char *family_name, bool *blocks) 
 }
 
 static void read_types(struct source *s, struct rp_model_config *config) {
-    static const char *const modules[RP_MODULE_COUNT] = {
+    bool qkv = rp_weight_is_fused(config, RP_WEIGHT_QKV);
+    bool gate_up = rp_weight_is_fused(config, RP_WEIGHT_GATE_UP);
+    const char *modules[RP_MODULE_COUNT] = {
         [RP_MODULE_Q] = "self_attn.q_proj", [RP_MODULE_K] = "self_attn.k_proj",
         [RP_MODULE_V] = "self_attn.v_proj", [RP_MODULE_O] = "self_attn.o_proj",
         [RP_MODULE_GATE] = "mlp.gate_proj", [RP_MODULE_UP] = "mlp.up_proj",
         [RP_MODULE_DOWN] = "mlp.down_proj",
     };
+    if (qkv)
+        modules[RP_MODULE_Q] = modules[RP_MODULE_K] = modules[RP_MODULE_V] = "self_attn.qkv_proj";
+    if (gate_up)
+        modules[RP_MODULE_GATE] = modules[RP_MODULE_UP] = "mlp.gate_up_proj";
     struct rp_model_gguf *out = &config->gguf;
     bool blocks = false, all_bf16 = true;
     out->present = true;
@@ -445,7 +507,7 @@ int rp_gguf_model_config(const char *path, struct rp_model_config *out_config,
     if (s.status == RP_OK) {
         read_types(&s, &config);
         read_factors(&s, &config);
-        if (s.arch->norm_offset)
+        if (s.arch->gemma)
             config.norm_offset = 0.0f;
     }
     json_decref(s.root);

@@ -1,8 +1,8 @@
 /* gguf_model.h - a GGUF file as a model: its metadata as a configuration, its tensors by the names
  * that the families know (text/gguf.h has the container).
  *
- * Architectures: llama (with a window: Mistral), qwen2, qwen3, gemma2, gemma3. Others are refused
- * by name, and so are keys of the architecture that change the output and are not implemented. */
+ * Architectures are those of gguf_arch.h. Others are refused by name, and so are keys of the
+ * architecture that change the output and are not implemented. */
 #ifndef RP_MODEL_GGUF_MODEL_H
 #define RP_MODEL_GGUF_MODEL_H
 
@@ -16,10 +16,5 @@ int rp_gguf_model_config(const char *path, struct rp_model_config *out_config,
 /* Opens the files as a table of tensors. Shapes are in the order of safetensors. */
 int rp_gguf_model_files(struct rp_safetensors *files, const char *path,
                         struct rp_error *err) RP_MUST_USE;
-
-/* "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight", as the architecture calls it.
- * Returns out, or `name` where there is no other. */
-const char *rp_gguf_tensor_name(const struct rp_gguf_arch *arch, const char *name, char *out,
-                                size_t out_bytes);
 
 #endif

@@ -186,6 +186,7 @@ struct rp_model_config {
     double query_scalar;    /* scores are q . k / sqrt(it); 0: head_dim */
     double attention_scale; /* scores are q . k * it; 0: by query_scalar */
     float attention_cap;    /* scores become cap * tanh(score / cap); 0: as they are */
+    bool attention_sinks;   /* each head has a learned logit that joins its softmax */
     float logit_cap;        /* logits, too */
     float norm_offset;      /* added to the weights of norms */
     bool post_norms;        /* what attention and MLP add is normed first */

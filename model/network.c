@@ -319,6 +319,10 @@ static struct rp_view attention(struct rp_emit *e, struct rp_view q) {
     attention.u.attention.soft_cap = mask.soft_cap;
     attention.u.attention.mask = mask.program;
     attention.u.attention.mask_text = mask.program ? rp_mask_text(mask.program) : NULL;
+    attention.u.attention.sinks = config->attention_sinks;
+    if (config->attention_sinks)
+        attention.vector = rp_model_vector(e->model, RP_WEIGHT_SINKS, e->layer);
+    attention.vector_step = config->attention_sinks ? vector_step(e, RP_WEIGHT_SINKS) : 0;
     add(e, &attention);
     return attention.out;
 }

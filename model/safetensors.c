@@ -1,6 +1,7 @@
 #include "model/safetensors.h"
 
 #include "base/checked.h"
+#include "model/gguf_arch.h"
 #include "model/gguf_model.h"
 #include "text/gguf.h"
 #include "text/json_file.h"

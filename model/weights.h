@@ -24,6 +24,7 @@ enum rp_weight_role {
     RP_WEIGHT_QKV_BIAS,       /* (qkv rows) */
     RP_WEIGHT_Q_NORM,         /* (head_dim), or (heads * head_dim): enum rp_qk_norm */
     RP_WEIGHT_K_NORM,         /* (head_dim), or (kv_heads * head_dim) */
+    RP_WEIGHT_SINKS,          /* (heads): a logit in the softmax of each head, without a value */
     RP_WEIGHT_O,              /* matrix (hidden, heads * head_dim) */
     RP_WEIGHT_O_BIAS,         /* (hidden) */
     RP_WEIGHT_ATTN_POST_NORM, /* (hidden): norm of attention's output before it is added */
@@ -77,7 +78,7 @@ static inline bool rp_weight_is_matrix(const struct rp_weight *weight) {
     return weight->matrix.rows > 0;
 }
 
-/* Norm weights multiply; all other vectors are biases. */
+/* Norm weights multiply; all other vectors are added. */
 static inline bool rp_weight_is_norm(enum rp_weight_role role) {
     return role == RP_WEIGHT_FINAL_NORM || role == RP_WEIGHT_ATTN_NORM ||
            role == RP_WEIGHT_Q_NORM || role == RP_WEIGHT_K_NORM ||

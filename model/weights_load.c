@@ -2,7 +2,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/family.h"
-#include "model/gguf_model.h"
+#include "model/gguf_arch.h"
 #include "model/safetensors.h"
 #include "model/weights_internal.h"
 #include "text/json_file.h"
@@ -118,7 +118,7 @@ static bool is_kv_scale(const char *name) {
 static bool is_known_extra(const struct rp_model_config *config, const char *name) {
     if (ends_in(name, ".rotary_emb.inv_freq"))
         return true;
-    if (config->gguf.present && strcmp(name, "rope_freqs.weight") == 0) /* in the configuration */
+    if (config->gguf.present && strncmp(name, "rope_f", 6) == 0) /* in the configuration */
         return true;
     if ((config->quant.static_input || config->quant.input_ignored) &&
         (ends_in(name, ".input_scale") || ends_in(name, ".input_global_scale")))

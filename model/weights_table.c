@@ -87,6 +87,8 @@ static struct shape shape_of(const struct rp_model_config *config, enum rp_weigh
     case RP_WEIGHT_K_NORM:
         return vector_if(config->qk_norm, RP_MIN(norm_heads, config->kv_heads) * config->head_dim,
                          RP_SHARD_NONE);
+    case RP_WEIGHT_SINKS:
+        return vector_if(config->attention_sinks, config->heads, RP_SHARD_ROWS);
     case RP_WEIGHT_ATTN_NORM:
         return vector_if(!config->no_pre_norms, hidden, RP_SHARD_NONE);
     case RP_WEIGHT_MLP_NORM:

@@ -2,7 +2,8 @@
  *
  *   s_j   = scale * (q . k_j)              j ascending, over the keys that the token sees: first .. position, or those
  *           cap * tanh(s_j / cap)          that the program lets it see; the cap, or the program's score rules
- *   out   = sum_j exp(s_j - max s) v_j / sum_j exp(s_j - max s)          zeros where no key is seen */
+ *   out   = sum_j exp(s_j - m) v_j / (sum_j exp(s_j - m) + exp(sink - m))       m = max(s, sink); zeros where no
+ *           key is seen; without sinks, exp(sink - m) is 0 */
 #include "attention/cpu/attention_blocks.h"
 #include "base/bf16.h"
 #include "device/quantize_row.h"
@@ -103,14 +104,15 @@ static void attend(const struct rp_attention_args *args, uint32_t token, uint32_
     const struct rp_live_row *live = rp_attention_live_row(&args->step, token);
     uint32_t head_dim = args->head_dim;
     struct row row = {.args = args,
-                      .pages = rp_attention_pages(&args->step, live),
+                      .pages = rp_attention_pages(&args->step, live, args->table),
                       .params = rp_attention_params(&args->step, live),
                       .q = args->q + token * args->q_stride + (size_t)head * head_dim,
                       .position = args->step.positions[token],
                       .head = head,
                       .kv_head = head / (args->heads / args->kv_heads),
-                      .max = -INFINITY};
+                      .max = args->sinks ? args->sinks[head] : -INFINITY};
     each_key(&row, token, find_max);
+    row.total = args->sinks ? expf(args->sinks[head] - row.max) : 0.0f;
     each_key(&row, token, add_key);
     size_t at = token * args->out_stride + (size_t)head * head_dim;
     for (uint32_t d = 0; d < head_dim; d++) {
@@ -170,7 +172,8 @@ void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint
         if (!row)
             continue;
         uint32_t position = args->step.positions[t];
-        uint32_t page = rp_attention_pages(&args->step, row)[position / kv->page_tokens];
+        uint32_t page =
+            rp_attention_pages(&args->step, row, args->table)[position / kv->page_tokens];
         uint32_t in_page = position % kv->page_tokens;
         for (uint32_t head = 0; head < kv->kv_heads; head++) {
             size_t column = (size_t)head * kv->head_dim;

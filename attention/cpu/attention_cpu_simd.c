@@ -9,7 +9,8 @@
  *   l     = l * exp(m - m') + sum of exp(s_j - m'), one tree over the 64 places
  *   out   = out * exp(m - m') + exp(s_j - m') v_j, j ascending
  *
- * so the bits depend only on the position, the window (or the program and its parameters) and the
+ * and with a sink, once after the last block, as a key without a value: the same with s = sink. So
+ * the bits depend only on the position, the window (or the program and its parameters) and the
  * instruction set. Caps and score rules change s_j after the matmul. A program's blocks are found
  * in attention_blocks.c; in a partially visible block, masked keys have the score -infinity and are
  * excluded from the sums.
@@ -125,7 +126,7 @@ static void locate(const struct rp_attention_args *args, const struct rp_attenti
                    uint32_t first, uint32_t last, uint32_t at, struct block *block) {
     const struct rp_kv_layout *kv = &args->kv;
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
-    const uint32_t *pages = rp_attention_pages(&args->step, row);
+    const uint32_t *pages = rp_attention_pages(&args->step, row, args->table);
     size_t key_bytes = (size_t)kv->head_dim * rp_dtype_bytes(kv->dtype);
     block->begin = block->end = 0;
     if (at > last)
@@ -153,7 +154,7 @@ static void locate_seen(const struct rp_attention_args *args,
                         const struct rp_attention_seen *seen, struct block *block) {
     const struct rp_kv_layout *kv = &args->kv;
     const struct rp_live_row *row = &args->step.rows[args->step.token_rows[piece->token]];
-    const uint32_t *pages = rp_attention_pages(&args->step, row);
+    const uint32_t *pages = rp_attention_pages(&args->step, row, args->table);
     size_t key_bytes = (size_t)kv->head_dim * rp_dtype_bytes(kv->dtype);
     const unsigned char *k = NULL, *v = NULL;
     block->begin = (uint32_t)__builtin_ctzll(seen->any);
@@ -204,9 +205,23 @@ prefetch(const struct block *next, uint32_t j, const void *const *places, uint32
             _mm_prefetch((const char *)places[j] + i, _MM_HINT_T1);
 }
 
+/* total: the divisor; returns the factor of the sums. */
+static float add_sink(float sink, float max, float *total) {
+    float largest = fmaxf(max, sink), fade = max == -INFINITY ? 0.0f : expf(max - largest);
+    *total = *total * fade + expf(sink - largest);
+    return fade;
+}
+
 static void store_head(const struct rp_attention_args *args, uint32_t token, uint32_t head,
-                       const float *sums, float total) {
+                       const struct state *state) {
     size_t at = token * args->out_stride + (size_t)head * args->head_dim;
+    const float *sums = state->out;
+    float total = state->total;
+    if (args->sinks) {
+        float fade = add_sink(args->sinks[head], state->max, &total);
+        for (uint32_t d = 0; d < args->head_dim; d++)
+            state->out[d] *= fade;
+    }
     if (total == 0.0f) /* no key was seen: the sums are zeros */
         total = 1.0f;
     if (args->out_dtype == RP_DTYPE_F32) {

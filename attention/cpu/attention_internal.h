@@ -31,10 +31,10 @@ static inline const struct rp_live_row *rp_attention_live_row(const struct rp_st
     return row->flags == 0 && slot[RP_SLOT_FINISHED] != 0 ? NULL : row;
 }
 
-/* The page table of a row's slot. */
+/* The page table of a row's slot that begins at entry `table`. */
 static inline const uint32_t *rp_attention_pages(const struct rp_step_view *step,
-                                                 const struct rp_live_row *row) {
-    return step->slots + (size_t)row->slot * step->slot_words + RP_SLOT_PAGES;
+                                                 const struct rp_live_row *row, uint32_t table) {
+    return step->slots + (size_t)row->slot * step->slot_words + RP_SLOT_PAGES + table;
 }
 
 /* First position that a token at `position` sees. */

@@ -482,8 +482,7 @@ INLINE void V(piece)(const struct rp_attention_args *args, const struct rp_atten
     else
         V(walk)(args, piece, states, decoded, half, false);
     for (uint32_t i = 0; i < piece->token_count * heads; i++)
-        store_head(args, piece->token + i / heads, piece->head + i % heads, states[i].out,
-                   states[i].total);
+        store_head(args, piece->token + i / heads, piece->head + i % heads, &states[i]);
 }
 
 #define DEFINE_F32(name, masked)                                                                   \

@@ -62,6 +62,20 @@ static void kv_write_rows(const void *args, uint32_t begin, uint32_t end) {
     rp_kv_write_range(args, begin, end);
 }
 
+static struct rp_kv_write_args kv_write_args(const struct rp_cpu_lowering *low,
+                                             const struct rp_op *op, const struct rp_values *k,
+                                             const struct rp_values *v) {
+    struct rp_layer_pages pages = rp_lowering_pages(low->bindings, op->layer);
+    return (struct rp_kv_write_args){.step = low->bindings->step,
+                                     .kv = pages.kv,
+                                     .k = k->data,
+                                     .v = v->data,
+                                     .k_stride = k->stride,
+                                     .v_stride = v->stride,
+                                     .layer = pages.layer,
+                                     .table = pages.table};
+}
+
 /* In place, and there is no group: the sum is there. */
 static void nothing_rows(const void *args, uint32_t begin, uint32_t end) {
     (void)args;
@@ -172,8 +186,7 @@ static int make_row_part(struct rp_cpu_lowering *low, const struct rp_op *op, rp
         break;
     case RP_OP_KV_WRITE:
         *out_run = kv_write_rows;
-        args->kv = (struct rp_kv_write_args){*step,      *low->bindings->kv, in0.data, in1.data,
-                                             in0.stride, in1.stride,         op->layer};
+        args->kv = kv_write_args(low, op, &in0, &in1);
         break;
     case RP_OP_ADD:
         *out_run = fast->add;
@@ -342,8 +355,8 @@ static int emit_attention(struct rp_cpu_lowering *low, const struct rp_fused_op 
     struct attention_launch *args = new_args(low, sizeof *args);
     if (!args)
         return out_of_memory(low);
-    args->run = rp_attention_select(low->graph->device->isa, low->bindings->kv);
     args->args = rp_lowering_attention(low->program, low->bindings, op_of(low, fused, 0));
+    args->run = rp_attention_select(low->graph->device->isa, &args->args.kv);
     launch->run = run_attention;
     launch->args = args;
     return RP_OK;

@@ -122,9 +122,14 @@ int rp_lower_qkv_post(struct lowering *low, const struct rp_fused_op *fused) {
 int rp_lower_kv_write(struct lowering *low, const struct rp_fused_op *fused) {
     const struct rp_op *op = member_of(low, fused, 0);
     struct rp_values k = values_of(low, &op->in[0]), v = values_of(low, &op->in[1]);
-    struct rp_kv_write_cuda args = {
-        rows_of(low, op),
-        {low->bindings->step, *low->bindings->kv, k.data, v.data, k.stride, v.stride, op->layer}};
+    struct rp_kv_write_cuda args = {rows_of(low, op),
+                                    {.step = low->bindings->step,
+                                     .kv = *low->bindings->kv,
+                                     .k = k.data,
+                                     .v = v.data,
+                                     .k_stride = k.stride,
+                                     .v_stride = v.stride,
+                                     .layer = op->layer}};
     return ADD_LAUNCH(low, fused, "kv_write", rp_kv_write_cuda_run, args);
 }
 
@@ -133,6 +138,9 @@ int rp_lower_attention(struct lowering *low, const struct rp_fused_op *fused) {
     struct rp_attention_args args = rp_lowering_attention(low->program, low->bindings, op);
     struct rp_cuda_launch launches[RP_ATTENTION_LAUNCHES_MAX];
     uint32_t launch_count = 0;
+    if (op->u.attention.sinks)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                            "%s: the CUDA kernels have no attention sinks", op->name);
     low->attention.behind_product = fused->after_matmul;
     low->attention.stamp = stamp_of(low);
     int status = rp_attention_cuda_lower(&low->attention, &args, &low->graph->memory, launches,

@@ -274,8 +274,8 @@ static const struct rp_kernel_blocks avx2 = {.isa = RP_ISA_AVX2,
 
 static const struct rp_kernel_blocks avx512 = {AVX512_KERNEL, .integers = AVX2_TILES(integers)};
 static const struct rp_kernel_blocks vnni = {
-    AVX512_KERNEL,
-    .integers = {integers_vnni_1, integers_vnni_2, integers_vnni_4, integers_vnni_8}};
+    AVX512_KERNEL, .integers = {integers_vnni_1, integers_vnni_2, integers_vnni_4, integers_vnni_8},
+    .few = true};
 
 const struct rp_kernel_blocks *rp_kernel_blocks_select(enum rp_cpu_isa isa) {
     if (isa == RP_ISA_SCALAR)

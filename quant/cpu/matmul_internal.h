@@ -122,11 +122,18 @@ struct rp_kernel_blocks {
                    uint32_t cols, float *w);
     /* By rows: 1, 2, 4, 8; NULL: not so many. */
     rp_tile_blocks_fn integers[4], floats[4];
+    bool few; /* rp_kernel_blocks_few is for it */
 };
+
+/* Decodes and multiplies a chunk of a panel without a buffer between: the tile's codes, scale and
+ * minimum are not read. */
+typedef void (*rp_few_blocks_fn)(const unsigned char *panel, const struct rp_tile_blocks *tile);
 
 #if RP_MATMUL_HAS_SIMD
 /* NULL when `isa` has no tiles. */
 const struct rp_kernel_blocks *rp_kernel_blocks_select(enum rp_cpu_isa isa);
+/* matmul_cpu_blocks_few.c, for AVX-512 VNNI; NULL: not for this type, or for so many rows. */
+rp_few_blocks_fn rp_kernel_blocks_few(uint32_t type, size_t rows);
 #endif
 
 #endif

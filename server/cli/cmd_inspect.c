@@ -161,6 +161,22 @@ static void print_text(const struct inspection *in, struct rp_buffer *out) {
                      (unsigned long long)rp_program_fingerprint(&in->program));
 }
 
+static void print_layers(struct rp_json *json, const struct rp_memory_plan *plan) {
+    rp_json_array_begin(json, "kv_layers");
+    for (uint32_t i = 0; i < plan->layers_count; i++) {
+        const struct rp_memory_layers *at = &plan->layers[i];
+        rp_json_object_begin(json, NULL);
+        rp_json_uint(json, "layers", at->layers);
+        rp_json_uint(json, "kv_heads", at->kv_heads);
+        rp_json_uint(json, "head_dim", at->head_dim);
+        rp_json_uint(json, "window", at->window);
+        rp_json_uint(json, "page_tables", at->tables);
+        rp_json_uint(json, "pages_per_sequence", at->pages);
+        rp_json_object_end(json);
+    }
+    rp_json_array_end(json);
+}
+
 static void print_json(const struct inspection *in, struct rp_buffer *out) {
     const struct rp_model_config *config = &in->model.config;
     const struct rp_memory_plan *plan = &in->layout->plan;
@@ -220,6 +236,7 @@ static void print_json(const struct inspection *in, struct rp_buffer *out) {
     rp_json_uint(&json, "page_tokens", plan->page_tokens);
     rp_json_uint(&json, "pages", plan->page_count);
     rp_json_uint(&json, "swap_pages", plan->host_page_count);
+    print_layers(&json, plan);
     rp_json_uint(&json, "buckets", in->layout->buckets.count);
     rp_json_uint(&json, "operators", in->program.op_count);
     rp_json_string(&json, "fingerprint", fingerprint);
@@ -322,7 +339,7 @@ static int lower_bucket(const struct inspection *in, const struct rp_bucket *buc
     struct rp_device *device = in->selection.device;
     const struct rp_program *program = &in->program;
     const struct rp_lower_options options = {.no_fusion = in->config.no_fusion, .explain = true};
-    struct rp_bindings bindings = {.kv = &in->layout->kv};
+    struct rp_bindings bindings = {.kv = &in->layout->kv, .geometry = &in->layout->geometry};
     size_t arena_bytes, *offsets = rp_calloc(program->tensor_count, sizeof *offsets);
     int status = offsets ? rp_arena_plan(program, bucket, false, offsets, &arena_bytes)
                          : RP_STATUS_NO_MEMORY;

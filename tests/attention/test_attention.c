@@ -19,6 +19,10 @@ static void reference(const struct fixture *f, uint32_t slot, uint32_t position,
         scores[j] = sum * (double)args->scale;
         max = RP_MAX(max, scores[j]);
     }
+    if (args->sinks) {
+        max = RP_MAX(max, (double)args->sinks[head]);
+        total = exp((double)args->sinks[head] - max);
+    }
     memset(out, 0, args->head_dim * sizeof *out);
     for (uint32_t j = first; j <= position; j++) {
         double weight = exp(scores[j] - max);
@@ -49,12 +53,16 @@ static double relative_error(const struct fixture *f) {
     return sqrt(error / norm);
 }
 
+/* Below, among and above the scores. */
+static const float sinks[] = {-6.0f, 1.5f, 0.25f, 9.0f, -0.5f, 3.0f, 30.0f, -30.0f, 2.0f, 0, -1, 5};
+
 static void check_shape(struct fixture *f, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
-                        uint32_t page_tokens, uint32_t window) {
+                        uint32_t page_tokens, uint32_t window, bool has_sinks) {
     const uint32_t length = 83;
     for (size_t type = 0; type < RP_ARRAY_COUNT(kv_dtypes); type++) {
         make(f, heads, kv_heads, head_dim, page_tokens, kv_dtypes[type], length);
         f->args.window = window;
+        f->args.sinks = has_sinks ? sinks : NULL;
         store_kv(f, 0, 0, length);
         begin_step(f);
         add_row(f, 0, 0, length, 0);
@@ -82,10 +90,17 @@ static void test_every_kernel_is_the_formula_for_all_heads_pages_and_windows(voi
                                          {4, 4, 20, 8},   {8, 1, 64, 16}, {5, 1, 128, 32},
                                          {12, 4, 17, 64}, {9, 1, 33, 16}, {2, 2, 256, 16}};
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
-        check_shape(*state, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], 0);
+        check_shape(*state, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], 0, false);
         check_shape(*state, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3],
-                    i % 2 ? 16 : 1 + 10 * (uint32_t)i);
+                    i % 2 ? 16 : 1 + 10 * (uint32_t)i, i % 3 == 1);
     }
+}
+
+static void test_sinks_join_the_softmax_of_their_head(void **state) {
+    check_shape(*state, 12, 4, 64, 16, 0, true);
+    check_shape(*state, 8, 1, 64, 16, 5, true);
+    check_shape(*state, 5, 1, 17, 4, 0, true);
+    check_shape(*state, 3, 3, 128, 16, 1, true); /* one key */
 }
 
 /* --- bits --- */
@@ -161,6 +176,7 @@ static void check_bits(struct fixture *f, uint32_t heads, uint32_t kv_heads, uin
     for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++) {
         make(f, heads, kv_heads, head_dim, 16, dtype, LENGTH);
         f->args.window = window;
+        f->args.sinks = heads % 2 ? sinks : NULL;
         for (uint32_t slot = 0; slot < SLOTS; slot++)
             store_kv(f, slot, 0, LENGTH);
         check_steps(f, rp_attention_select((enum rp_cpu_isa)isa, &f->args.kv));
@@ -339,6 +355,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_every_kernel_is_the_formula_for_all_heads_pages_and_windows),
+        TEST(test_sinks_join_the_softmax_of_their_head),
         TEST(test_a_token_has_the_same_bits_in_every_chunk_batch_and_team),
         TEST(test_the_page_size_does_not_change_bits),
         TEST(test_rows_of_finished_slots_and_padding_write_nothing),

@@ -12,19 +12,19 @@ import sys
 
 ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
 FILES = ["scheduler_internal.h", "scheduler.c", "scheduler_admit.c", "scheduler_check.c", "scheduler_commit.c",
-         "scheduler_plan.c", "scheduler_swap.c", "scheduler_tenants.c"]
+         "scheduler_pages.c", "scheduler_plan.c", "scheduler_swap.c", "scheduler_tenants.c"]
 
 MUTANTS = {
     "none": ("no bug: nothing may be found", []),
     "leak_on_cancel": ("a cancelled sequence keeps a page", [
         ("scheduler_commit.c", "    if (sequence->state == RP_SEQUENCE_RUNNING) {\n        rp_sched_release_pages(",
          "    if (sequence->state == RP_SEQUENCE_RUNNING) {\n"
-         "        if (reason == RP_FINISH_CANCELLED && sequence->page_count > 1)\n"
-         "            sequence->page_count--;\n"
+         "        if (reason == RP_FINISH_CANCELLED && sequence->held[0].end > sequence->held[0].first + 1)\n"
+         "            sequence->held[0].end--;\n"
          "        rp_sched_release_pages(")]),
     "early_reuse": ("pages are free before the last planned step is over", [
-        ("scheduler_commit.c", "        rp_kv_pool_release(&scheduler->pool, page, fence);",
-         "        rp_kv_pool_release(&scheduler->pool, page, 0);")]),
+        ("scheduler_pages.c", "    rp_kv_pool_release(&scheduler->pool, page, fence);",
+         "    rp_kv_pool_release(&scheduler->pool, page, 0);")]),
     "border_off_by_one": ("a page border is crossed one token late", [
         ("scheduler_plan.c", "    uint32_t position = sequence->planned_length;",
          "    uint32_t position = sequence->planned_length - 1;")]),
@@ -39,7 +39,7 @@ MUTANTS = {
         ("scheduler_commit.c", "        condemn_pages(scheduler, sequence);",
          "        if (scheduler->config.prefix_cache) {\n"
          "            sequence->verified_length = row->start + row->count;\n"
-         "            hash_full_pages(scheduler, sequence);\n"
+         "            rp_sched_prove_pages(scheduler, sequence);\n"
          "        } else {\n            condemn_pages(scheduler, sequence);\n        }")]),
     "closed_twice": ("a cancel is answered again after a stop", [
         ("scheduler_commit.c", "        rp_sched_close(scheduler, sequence, RP_FINISH_STOP, now_ns);",
@@ -52,19 +52,19 @@ MUTANTS = {
     "last_token_not_recomputed": ("a prompt may be found whole", [
         ("scheduler_admit.c", "(request->prompt_count - 1) / page_tokens", "request->prompt_count / page_tokens")]),
     "partial_page_not_swapped": ("the page being filled is not swapped out", [
-        ("scheduler_swap.c", "    uint32_t content = rp_sched_pages_of(scheduler, sequence->planned_length);",
-         "    uint32_t content = sequence->planned_length / scheduler->config.page_tokens;")]),
+        ("scheduler_swap.c", "        for (uint32_t i = sequence->held[g].first; i < end; i++) {",
+         "        for (uint32_t i = sequence->held[g].first; i < sequence->planned_length / scheduler->config.page_tokens; i++) {")]),
     "tail_token_wrong": ("a generated token is hashed in the wrong place", [
         ("scheduler_commit.c", "sequence->tail_tokens[position %", "sequence->tail_tokens[(position + 1) %")]),
     "host_page_leak": ("a sequence that ends while swapped keeps its host pages", [
-        ("scheduler_commit.c", "            rp_kv_pool_release(&scheduler->host, sequence->pages[i], 0);",
-         "            continue;")]),
+        ("scheduler_commit.c", "                rp_kv_pool_release(&scheduler->host, held->table[--held->end], 0);",
+         "                held->end--;")]),
     "no_rotation": ("the oldest decode rows always go first", [
         ("scheduler_plan.c", "    bool in_turn = ready > limit;", "    bool in_turn = false;")]),
     "hit_not_acquired": ("a page that was found is used without a reference", [
-        ("scheduler_admit.c", "        rp_kv_pool_acquire(&scheduler->pool, page);",
-         "        if (scheduler->pool.pages[page].state != RP_KV_CACHED)\n"
-         "            rp_kv_pool_acquire(&scheduler->pool, page);")]),
+        ("scheduler_admit.c", "            rp_kv_pool_acquire(&scheduler->pool, page);",
+         "            if (scheduler->pool.pages[page].state != RP_KV_CACHED)\n"
+         "                rp_kv_pool_acquire(&scheduler->pool, page);")]),
     "one_token_too_many": ("max_tokens is passed by one", [
         ("scheduler_internal.h", "    return outputs >= sequence->max_tokens;",
          "    return outputs >= sequence->max_tokens + 1;")]),
@@ -72,9 +72,20 @@ MUTANTS = {
         ("scheduler_plan.c", "    uint64_t rows = taken < room ?",
          "    taken = 0, room = own_room;\n    uint64_t rows = taken < room ?")]),
     "dirty_not_zeroed": ("pages that held NaN are given out as they are", [
-        ("scheduler_plan.c", "    if (scheduler->pool.pages[page].dirty && !overwritten)", "    if (false)")]),
+        ("scheduler_pages.c", "    if (scheduler->pool.pages[page].dirty && !overwritten)", "    if (false)")]),
     "generated_cached": ("pages that decode wrote are found by prompts", [
-        ("scheduler_commit.c", "    if (scheduler->config.prefix_prompt_only)", "    if (false)")]),
+        ("scheduler_pages.c", "    if (scheduler->config.prefix_prompt_only)", "    if (false)")]),
+    "window_passed_early": ("a page is given back while a token still sees it", [
+        ("scheduler_pages.c", "                                          sequence->planned_length);",
+         "                                          sequence->planned_length + 1);")]),
+    "window_hit_too_short": ("a hit needs one page less than the window covers", [
+        ("scheduler_admit.c", "                            pages * page_tokens);",
+         "                            (pages + 1) * page_tokens);")]),
+    "unproven_found": ("pages that left their window are found before their proof", [
+        ("scheduler_pages.c", "index < clean ? 0 : sequence->age", "0")]),
+    "group_mixed_up": ("pages of one group are found by another", [
+        ("scheduler_pages.c", "rp_sched_group_hash(scheduler, sequence->chain, g)",
+         "rp_sched_group_hash(scheduler, sequence->chain, scheduler->group_count - 1 - g)")]),
     "tenant_kept": ("a tenant counts sequences that are closed", [
         ("scheduler_tenants.c", "    tenant->admitted--;\n", "")]),
     "withheld_kept": ("a withheld row's sequence goes on", [

@@ -111,7 +111,7 @@ def check_refusals(folder, good):
     refused(edited("rwkv.gguf", arch="rwkv6"), "rwkv.gguf", "general.architecture", "rwkv6", "llama, ")
     refused(edited("moe.gguf", lambda w: w.add_expert_count(8)), "moe.gguf", "llama.expert_count")
     refused(edited("scale.gguf", lambda w: w.add_logit_scale(2.0)), "scale.gguf", "llama.logit_scale", "not supported")
-    refused(edited("yarn.gguf", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)), "yarn.gguf", "llama.rope.scaling.type", "none or linear")
+    refused(edited("longrope.gguf", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)), "longrope.gguf", "llama.rope.scaling.type", "none, linear or yarn")
     refused(good, "GGUF", "--quantization", flags=("--quantization", "int8"))
     values = stored_values(DEMO, "F32")
     missing = {name: value for name, value in values.items() if "layers.3.mlp.up" not in name}

@@ -335,6 +335,22 @@ static void test_a_layer_has_the_window_unless_it_is_a_full_one(void **state) {
     assert_int_equal(find(f, "layer.2.attn.attention")->u.attention.window, 0);
 }
 
+static void test_attention_reads_the_sinks_of_its_layer(void **state) {
+    struct fixture *f = *state;
+    struct rp_model_config config = tiny;
+    emit(f, &config, RP_DTYPE_F32);
+    uint64_t without = rp_program_fingerprint(&f->program);
+    assert_false(find(f, "layer.1.attn.attention")->u.attention.sinks);
+    assert_null(rp_model_weight(&f->model, RP_WEIGHT_SINKS, 1));
+    rp_program_deinit(&f->program);
+    rp_model_deinit(&f->model);
+    config.attention_sinks = true;
+    emit(f, &config, RP_DTYPE_F32);
+    assert_true(find(f, "layer.1.attn.attention")->u.attention.sinks);
+    assert_int_equal(rp_model_weight(&f->model, RP_WEIGHT_SINKS, 1)->length, config.heads);
+    assert_true(rp_program_fingerprint(&f->program) != without);
+}
+
 static void test_a_described_and_a_loaded_model_have_one_fingerprint(void **state) {
     struct fixture *f = *state;
     struct rp_model_config config = tiny;
@@ -387,6 +403,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_a_llama_layer_has_its_operators_in_order),
         TEST(test_q_k_and_v_are_columns_of_one_product),
+        TEST(test_attention_reads_the_sinks_of_its_layer),
         TEST(test_what_a_product_reads_has_the_type_of_its_weights),
         TEST(test_every_tensor_is_written_before_it_is_read),
         TEST(test_rows_past_the_gather_are_logit_rows),

@@ -340,6 +340,25 @@ def check_at_load(folder):
     passed += 1
 
 
+def check_not_yet(folder):
+    """Groups of devices and experts are refused by name."""
+    global passed
+    make(folder, "ct g128")
+    plain, experts = os.path.join(folder, "plain"), os.path.join(folder, "experts")
+    write_model(plain, "llama", dtype="bf16", tied=False, **SIZES)
+    config = write_model(experts, "qwen3_moe", dtype="bf16").config
+    for model, flags, message in ((folder, ("--tensor-parallel-size", "2"), "4-bit weights are served by one device so far"),
+                                  (plain, ("--quantization", "int4", "--tensor-parallel-size", "2"), "by one device so far"),
+                                  (experts, ("--quantization", "int4"), "4-bit weights of experts are not supported")):
+        done = run(model, *flags)
+        assert done.returncode == 3 and message in done.stderr.decode(), (message, done)
+        passed += 1
+    write_json(experts, "config.json", {**config, "quantization_config": ct()})
+    done = run(experts)
+    assert done.returncode == 3 and b"4-bit weights of experts are not supported" in done.stderr, done
+    passed += 1
+
+
 def check_gpu(folder):
     """On a fake GPU, where the build has one."""
     global passed
@@ -441,6 +460,8 @@ def main():
         check_at_load(os.path.join(parent, "load"))
     with tempfile.TemporaryDirectory() as folder:
         check_gpu(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        check_not_yet(folder)
     with tempfile.TemporaryDirectory() as folder:
         check_refusals(folder)
     print(f"{passed} checks passed")

@@ -259,6 +259,13 @@ test_8_bit_inputs_give_the_same_bits_in_every_batch_team_and_instruction_set(voi
                 run((enum rp_cpu_isa)isa, &one, 1, 1);
             }
             expect_equal(f, m, isa, "a row alone");
+            for (uint32_t row = 0; row + 2 <= m; row += 2) {
+                struct rp_matmul_args two = args;
+                two.in = f->half + row * (f->k + PAD);
+                two.out = f->out[1] + row * (f->n + PAD);
+                run((enum rp_cpu_isa)isa, &two, 2, 1);
+            }
+            expect_equal(f, m, isa, "two rows alone");
         }
         if (rp_cpu_isa_detect() != RP_ISA_SCALAR && s == 1) { /* more rows than a block */
             args.out = f->out[0];

@@ -86,10 +86,13 @@ static void check_edits(struct sim *sim, const struct rp_sched_step *step) {
         *joined_order = request->order;
         hits[join->slot] = join->length / page_tokens;
         sim->report->hit_tokens += join->length;
+        for (uint32_t g = 0; g < sim->group_count; g++)
+            sim->report->window_hits +=
+                rp_kv_first_page(sim->config.groups.window[g], page_tokens, join->length) > 0;
     }
     for (uint32_t i = 0; i < step->page_count; i++) {
         const struct rp_sched_page *edit = &step->pages[i];
-        bool hit = edit->index < hits[edit->slot];
+        bool hit = edit->index % sim->pages_per_slot < hits[edit->slot];
         CHECK(sim,
               hit || sim->page_step[edit->page] <= sim->committed ||
                   is_copied_out(step->copies, step->copy_count, edit->page),
@@ -101,8 +104,13 @@ static void check_edits(struct sim *sim, const struct rp_sched_step *step) {
     for (uint32_t i = 0; i < step->row_count; i++) {
         const struct rp_sched_row *row = &step->rows[i];
         sim->slot_step[row->slot] = step->id;
-        for (uint32_t k = 0; k < RP_CEIL_DIV(row->start + row->count, page_tokens); k++)
-            sim->page_step[sim->tables[row->slot][k]] = step->id;
+        for (uint32_t g = 0; g < sim->group_count; g++) {
+            const uint32_t *table = sim->tables[row->slot] + g * sim->pages_per_slot;
+            uint32_t first = sched_sim_first(sim, g, row->start) / page_tokens;
+            sim->report->passed_pages += first;
+            for (uint32_t k = first; k < RP_CEIL_DIV(row->start + row->count, page_tokens); k++)
+                sim->page_step[table[k]] = step->id;
+        }
     }
 }
 

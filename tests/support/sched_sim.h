@@ -22,6 +22,8 @@ struct sched_sim_report {
     uint64_t preemptions, swap_ins, hit_tokens, evictions, shared_pages;
     uint64_t cancels, cancels_while_swapped, stops, lengths, numerics, withheld, errors;
     uint64_t wasted_rows, zeroed_pages, refused, results_while_swapped;
+    uint64_t window_hits;  /* hits of which a group with a window needed only the end */
+    uint64_t passed_pages; /* behind the windows of rows: they are not held any more */
 };
 
 /* Runs one seed and adds its counts to the report; true if it passes. */

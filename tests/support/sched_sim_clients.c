@@ -43,6 +43,10 @@ uint64_t sched_sim_kv_value(uint32_t position, int32_t token, uint64_t before) {
     return sched_sim_mix(before ^ sched_sim_mix(((uint64_t)position << 32) | (uint32_t)token)) | 1;
 }
 uint64_t sched_sim_fold(uint64_t fold, uint64_t value) { return sched_sim_mix(fold * 31 + value); }
+uint32_t sched_sim_first(const struct sim *sim, uint32_t group, uint32_t position) {
+    uint32_t window = sim->config.groups.window[group];
+    return window && position >= window ? position + 1 - window : 0;
+}
 
 /* ---- configuration ---- */
 
@@ -55,6 +59,27 @@ static void draw_buckets(struct sim *sim) {
                 sim->buckets[count++] = all[i];
     sim->config.token_buckets = sim->buckets;
     sim->config.token_bucket_count = count;
+}
+
+/* Every other run has up to four groups, some with windows of two tokens and more. Draws no random
+ * number, so that campaigns stay the same otherwise. */
+static void draw_groups(struct sim *sim) {
+    struct rp_scheduler_config *config = &sim->config;
+    uint64_t bits = sched_sim_mix(config->hash_key ^ 0x6A0);
+    uint32_t longest = RP_CEIL_DIV(config->max_model_len, config->page_tokens);
+    if (!config->whole_prompts && bits % 2)
+        config->groups.count = 1 + (uint32_t)(bits >> 8) % GROUPS_MAX;
+    for (uint32_t g = 0; g < config->groups.count; g++) {
+        uint32_t window = 2 + (uint32_t)(bits >> 16) % (config->max_model_len / 2 + 1);
+        config->groups.window[g] = (bits >> (g + 1)) % 2 ? window : 0;
+    }
+    sim->group_count = RP_MAX(config->groups.count, 1u);
+    sim->pages_per_slot = longest;
+    if (sim->group_count == 1)
+        return;
+    config->page_count = RP_MIN((config->page_count - 1) * sim->group_count + 1, PAGES_MAX);
+    config->host_page_count = RP_MIN(config->host_page_count * sim->group_count, PAGES_MAX);
+    config->page_edit_capacity += longest * (sim->group_count - 1);
 }
 
 /* Mostly without a limit, because too many limits prevent concurrency. */
@@ -88,6 +113,7 @@ static void draw_sizes(struct sim *sim) {
     config->run_ahead = sched_sim_chance(sim, 65);
     config->hash_key = sched_sim_mix(sim->random);
     draw_buckets(sim);
+    draw_groups(sim);
 }
 
 void sched_sim_draw_config(struct sim *sim) {
@@ -119,8 +145,16 @@ static void oracle_push(struct sim_request *request, int32_t token) {
     request->chain = request->length >= request->nan_at
                          ? NAN_KV
                          : sched_sim_kv_value(request->length, token, request->chain);
-    request->fold = sched_sim_fold(request->fold, request->chain);
-    request->length++;
+    request->values[request->length++] = request->chain;
+}
+
+/* What logits are made of: all positions that the last token sees, group by group. */
+static uint64_t oracle_fold(const struct sim *sim, const struct sim_request *request) {
+    uint64_t fold = 0;
+    for (uint32_t g = 0; g < sim->group_count; g++)
+        for (uint32_t i = sched_sim_first(sim, g, request->length - 1); i < request->length; i++)
+            fold = sched_sim_fold(fold, OF_GROUP(request->values[i], g));
+    return fold;
 }
 
 static void draw_request(struct sim *sim, struct sim_request *request) {
@@ -220,7 +254,7 @@ static void see_token(struct sim *sim, struct sim_request *request, const struct
     CHECK(sim, request->outputs < request->base.max_tokens, "more tokens than max_tokens",
           request->order, request->outputs);
     CHECK(sim, !oracle_says_nan(request), "a token where logits are NaN", request->order, 0);
-    int32_t expected = (int32_t)(request->fold % sim->vocab);
+    int32_t expected = (int32_t)(oracle_fold(sim, request) % sim->vocab);
     CHECK(sim, event->token == expected, "a wrong token", request->order, request->outputs);
     if (request->base.logprobs)
         check_scores(sim, request, event, request->base.prompt_count + request->outputs);

@@ -13,6 +13,17 @@ void sched_sim_poison_page(struct sim *sim, uint32_t page) {
             sim->kv[page * PAGE_STRIDE + i] = POISON;
 }
 
+/* A step launched after this one copies the page out: another sequence had it in between. */
+static bool is_copied_later(const struct sim *sim, uint64_t id, uint32_t page) {
+    for (id++; id <= sim->planned; id++) {
+        const struct device_step *later = &sim->launched[id % 4];
+        for (uint32_t i = 0; i < later->copy_count; i++)
+            if (later->copies[i].kind == RP_COPY_TO_HOST && later->copies[i].from == page)
+                return true;
+    }
+    return false;
+}
+
 static void run_copies(struct sim *sim, const struct device_step *step) {
     size_t bytes = sim->config.page_tokens * sizeof *sim->kv;
     for (uint32_t i = 0; i < step->copy_count; i++) {
@@ -22,7 +33,8 @@ static void run_copies(struct sim *sim, const struct device_step *step) {
                    bytes);
             memcpy(&sim->host_by_decode[copy->to * PAGE_STRIDE],
                    &sim->by_decode[copy->from * PAGE_STRIDE], sim->config.page_tokens);
-            if (sim->scheduler->pool.pages[copy->from].state == RP_KV_FREE)
+            if (sim->scheduler->pool.pages[copy->from].state == RP_KV_FREE &&
+                !is_copied_later(sim, step->id, copy->from))
                 sched_sim_poison_page(sim, copy->from);
             continue;
         }
@@ -38,10 +50,13 @@ static void run_copies(struct sim *sim, const struct device_step *step) {
 
 /* Positions that a sequence found in the cache; only prompt rows may have written them. */
 static void check_hits(struct sim *sim, const struct device_slot *slot) {
-    uint32_t page_tokens = sim->config.page_tokens;
-    for (uint32_t i = 0; sim->config.prefix_prompt_only && i < slot->join.length; i++)
-        if (sim->by_decode[slot->table[i / page_tokens] * PAGE_STRIDE + i % page_tokens])
-            sched_sim_fail(sim, "a prompt found what decode wrote", i, slot->join.length);
+    uint32_t page_tokens = sim->config.page_tokens, length = slot->join.length;
+    for (uint32_t g = 0; g < sim->group_count && sim->config.prefix_prompt_only; g++) {
+        const uint32_t *table = slot->table + g * sim->pages_per_slot;
+        for (uint32_t i = sched_sim_first(sim, g, length); i < length; i++)
+            if (sim->by_decode[table[i / page_tokens] * PAGE_STRIDE + i % page_tokens])
+                sched_sim_fail(sim, "a prompt found what decode wrote", i, length);
+    }
 }
 
 static void run_edits(struct sim *sim, const struct device_step *step) {
@@ -58,8 +73,9 @@ static void run_edits(struct sim *sim, const struct device_step *step) {
         check_hits(sim, &sim->slots[step->joins[i].slot]);
 }
 
-static uint64_t *place(struct sim *sim, const struct device_slot *slot, uint32_t position) {
-    uint32_t page = slot->table[position / sim->config.page_tokens];
+static uint64_t *place(struct sim *sim, const struct device_slot *slot, uint32_t group,
+                       uint32_t position) {
+    uint32_t page = slot->table[group * sim->pages_per_slot + position / sim->config.page_tokens];
     if (page == 0 || page >= sim->config.page_count || sim->is_free[page]) {
         sched_sim_fail(sim, "a row touches a page that is not its own", page, position);
         page = 0;
@@ -69,27 +85,34 @@ static uint64_t *place(struct sim *sim, const struct device_slot *slot, uint32_t
 
 static void write_kv(struct sim *sim, struct device_slot *slot, int32_t token, bool decode) {
     uint32_t position = slot->length++;
-    uint64_t before = position ? *place(sim, slot, position - 1) : slot->join.root;
-    sim->by_decode[place(sim, slot, position) - sim->kv] = decode;
-    *place(sim, slot, position) =
-        position >= slot->join.nan_at ? NAN_KV : sched_sim_kv_value(position, token, before);
+    for (uint32_t g = 0; g < sim->group_count; g++) {
+        uint64_t before =
+            position ? OF_GROUP(*place(sim, slot, g, position - 1), g) : slot->join.root;
+        uint64_t *to = place(sim, slot, g, position);
+        uint64_t value = sched_sim_kv_value(position, token, before);
+        sim->by_decode[to - sim->kv] = decode;
+        *to = position >= slot->join.nan_at ? NAN_KV : OF_GROUP(value, g);
+    }
 }
 
-/* Attention over all positions: their fold, or NaN if one of them is NaN. Kernels read whole pages,
- * and a NaN at a masked position would spoil the sum. */
+/* Attention over the positions that the last token sees: their fold, or NaN if one of them is NaN.
+ * Kernels read whole pages, and a NaN at a masked position would spoil the sum. */
 static uint64_t read_kv(struct sim *sim, const struct device_slot *slot, bool *out_nan) {
     uint64_t fold = 0;
     *out_nan = false;
-    for (uint32_t i = 0; i < slot->length && !sim->report->failed; i++) {
-        uint64_t value = *place(sim, slot, i);
-        if (value == POISON)
-            sched_sim_fail(sim, "a row reads a page that was freed", i, slot->length);
-        *out_nan |= value == NAN_KV;
-        fold = sched_sim_fold(fold, value);
+    for (uint32_t g = 0; g < sim->group_count; g++) {
+        uint32_t first = sched_sim_first(sim, g, slot->length - 1);
+        for (uint32_t i = first; i < slot->length && !sim->report->failed; i++) {
+            uint64_t value = *place(sim, slot, g, i);
+            if (value == POISON)
+                sched_sim_fail(sim, "a row reads a page that was freed", i, slot->length);
+            *out_nan |= value == NAN_KV;
+            fold = sched_sim_fold(fold, value);
+        }
+        for (uint32_t i = slot->length; i % sim->config.page_tokens && !sim->report->failed; i++)
+            if (*place(sim, slot, g, i) == NAN_KV)
+                sched_sim_fail(sim, "NaN was left behind in a page", i, slot->length);
     }
-    for (uint32_t i = slot->length; i % sim->config.page_tokens && !sim->report->failed; i++)
-        if (*place(sim, slot, i) == NAN_KV)
-            sched_sim_fail(sim, "NaN was left behind in a page", i, slot->length);
     return fold;
 }
 

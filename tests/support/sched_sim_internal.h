@@ -10,7 +10,8 @@
 #define REQUESTS_MAX 40u
 #define SIM_TENANTS  4u
 #define MODEL_MAX    160u /* tokens */
-#define TABLE_MAX    (MODEL_MAX + 1)
+#define GROUPS_MAX   4u
+#define TABLE_MAX    (GROUPS_MAX * (MODEL_MAX + 1))
 #define PAGES_MAX    512u
 #define PAGE_STRIDE  32u /* largest page */
 #define ROWS_MAX     24u
@@ -20,6 +21,8 @@
 /* Values of a position that are not chain values (chain values are odd). */
 #define POISON 0xDEADDEADDEADDEA0u
 #define NAN_KV 0x7FF800000000000Eu
+/* Chain values are stored with their group's number in it, so that pages of two groups differ. */
+#define OF_GROUP(value, group) ((value) == NAN_KV ? NAN_KV : (value) ^ (uint64_t)(group) << 8)
 
 struct sim_request {
     struct rp_request base;
@@ -33,7 +36,8 @@ struct sim_request {
     uint32_t scored;      /* PROMPT events seen */
     /* The oracle: positions 0 .. length-1 are folded. */
     uint32_t length;
-    uint64_t chain, fold;
+    uint64_t chain;
+    uint64_t values[MODEL_MAX + 1]; /* of the positions */
 };
 
 /* The contents of a slot after a join. */
@@ -73,6 +77,7 @@ struct sim {
     struct sched_sim_report *report;
     struct rp_scheduler_config config;
     uint32_t buckets[8];
+    uint32_t group_count, pages_per_slot;
     struct rp_scheduler *scheduler;
 
     /* Configuration of this run. */
@@ -125,6 +130,8 @@ uint32_t sched_sim_between(struct sim *sim, uint32_t low, uint32_t high);
 uint64_t sched_sim_kv_root(uint64_t salt);
 uint64_t sched_sim_kv_value(uint32_t position, int32_t token, uint64_t before);
 uint64_t sched_sim_fold(uint64_t fold, uint64_t value);
+/* The first position of a group's pages that the token at `position` sees. */
+uint32_t sched_sim_first(const struct sim *sim, uint32_t group, uint32_t position);
 
 void sched_sim_draw_config(struct sim *sim);
 void sched_sim_submit_some(struct sim *sim);

@@ -3,6 +3,7 @@
  * at every length, one byte changed at a time. */
 #include "tests/support/model_files.h"
 #include "text/gguf.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -228,6 +229,52 @@ static void test_what_contradicts_itself_is_refused_by_name(void **state) {
     expect(f, RP_STATUS_OVERFLOW, "tensor vast is too large");
 }
 
+/* "<unk>" unknown, a marker, "a" and a run of two spaces that the model's authors have defined. */
+static void put_sentencepiece(struct fixture *f) {
+    static const char *const tokens[] = {"<unk>", "\xE2\x96\x81", "a", "  "};
+    static const int32_t types[] = {2, 1, 1, 4};
+    put_head(f, 3, 0, 6);
+    put_key(f, "tokenizer.ggml.model", RP_GGUF_STRING);
+    put_text(f, "llama");
+    put_key(f, "tokenizer.ggml.tokens", RP_GGUF_ARRAY);
+    put_u32(f, RP_GGUF_STRING);
+    put_u64(f, 4);
+    for (int i = 0; i < 4; i++)
+        put_text(f, tokens[i]);
+    put_key(f, "tokenizer.ggml.scores", RP_GGUF_ARRAY);
+    put_u32(f, RP_GGUF_F32);
+    put_u64(f, 4);
+    put(f, (const float[4]){0}, 16);
+    put_key(f, "tokenizer.ggml.token_type", RP_GGUF_ARRAY);
+    put_u32(f, RP_GGUF_I32);
+    put_u64(f, 4);
+    put(f, types, sizeof types);
+    put_key(f, "tokenizer.ggml.unknown_token_id", RP_GGUF_U32);
+    put_u32(f, 0);
+    put_key(f, "tokenizer.ggml.add_space_prefix", RP_GGUF_BOOL);
+    put(f, "", 1);
+}
+
+static void test_tokens_of_spaces_that_the_authors_defined_are_found_in_texts(void **state) {
+    static const int32_t expected[] = {2, 3, 1, 2};
+    struct fixture *f = *state;
+    struct rp_tokenizer *tok;
+    struct rp_token_ids ids = {NULL, 0, 0};
+    const struct rp_text_span span = {"a   a", 5, false};
+    put_sentencepiece(f);
+    rp_test_file_write(&f->dir, "m.gguf", f->bytes, f->len);
+    if (rp_tokenizer_open(f->path, &tok, &f->err) != RP_OK)
+        fail_msg("%s", f->err.text);
+    struct rp_tokenizer_scratch *scratch = rp_tokenizer_scratch_create(tok);
+    assert_non_null(scratch);
+    assert_int_equal(rp_tokenizer_encode(tok, &span, 1, 0, 16, scratch, &ids), RP_OK);
+    assert_int_equal(ids.count, 4);
+    assert_memory_equal(ids.ids, expected, sizeof expected);
+    rp_token_ids_deinit(&ids);
+    rp_tokenizer_scratch_destroy(scratch);
+    rp_tokenizer_close(tok);
+}
+
 static void test_every_failed_allocation_is_an_error_and_leaks_nothing(void **state) {
     struct fixture *f = *state;
     put_whole(f);
@@ -251,6 +298,7 @@ int main(void) {
         TEST(test_a_file_that_ends_anywhere_is_refused),
         TEST(test_any_changed_byte_is_an_error_or_a_file_within_its_limits),
         TEST(test_what_contradicts_itself_is_refused_by_name),
+        TEST(test_tokens_of_spaces_that_the_authors_defined_are_found_in_texts),
         TEST(test_every_failed_allocation_is_an_error_and_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

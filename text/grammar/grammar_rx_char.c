@@ -121,14 +121,20 @@ static uint32_t hex_part(struct rp_grammar *g, uint32_t set, uint32_t value, uin
     bool all, touched = charset_touches(g, set, first, last, &all);
     if (all)
         return leaf(g, RX_HEX, CHARSET_ANY, 0, left);
-    /* high surrogates among first..last stand for characters beyond U+FFFF */
-    if (first <= 0xDBFF && last >= 0xD800) {
-        uint32_t from = RP_MAX(first, 0xD800u), to = RP_MIN(last, 0xDBFFu);
-        bool unused;
-        touched |= charset_touches(g, set, 0x10000 + ((from - 0xD800) << 10),
-                                   0x10000 + ((to - 0xD800) << 10) + 0x3FF, &unused);
+    /* High surrogates among first..last stand for characters beyond U+FFFF, low ones for none. */
+    if (first <= 0xDFFF && last >= 0xD800) {
+        bool part = true;
+        all = first >= 0xD800 || (charset_touches(g, set, first, 0xD7FF, &part) && part);
+        if (last > 0xDFFF)
+            all = charset_touches(g, set, 0xE000, last, &part) && part && all;
+        if (first <= 0xDBFF) {
+            uint32_t from = RP_MAX(first, 0xD800u), to = RP_MIN(last, 0xDBFFu);
+            touched |= charset_touches(g, set, 0x10000 + ((from - 0xD800) << 10),
+                                       0x10000 + ((to - 0xD800) << 10) + 0x3FF, &part);
+            all = all && part;
+        }
     }
-    return touched ? leaf(g, RX_HEX, set, value, left) : NODE_NONE;
+    return touched ? leaf(g, RX_HEX, all ? CHARSET_ANY : set, value, left) : NODE_NONE;
 }
 
 static uint32_t low_part(struct rp_grammar *g, const struct node *n, uint8_t byte) {
@@ -148,7 +154,10 @@ static uint32_t low_part(struct rp_grammar *g, const struct node *n, uint8_t byt
     if (first > last || !charset_touches(g, n->a, 0x10000 + (high << 10) + (first - 0xDC00),
                                          0x10000 + (high << 10) + (last - 0xDC00), &all))
         return NODE_NONE;
-    return left == 0 ? NODE_EPS : leaf(g, RX_LOW, n->a, high << 16 | value, left);
+    if (left == 0)
+        return NODE_EPS;
+    return all ? leaf(g, RX_LOW, CHARSET_ANY, value, left)
+               : leaf(g, RX_LOW, n->a, high << 16 | value, left);
 }
 
 static uint32_t escape(struct rp_grammar *g, uint32_t set, uint8_t byte) {

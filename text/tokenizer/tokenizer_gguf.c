@@ -122,6 +122,33 @@ static int fill_tables(const struct rp_gguf *gguf, struct arrays *a,
     return status;
 }
 
+/* User-defined tokens have spaces where the pieces of SentencePiece have markers, which they are
+ * compared with. */
+static bool mark_spaces(struct rp_arena *arena, struct rp_tokenizer_text *token) {
+    size_t marker = strlen(RP_TOK_MARKER), spaces = 0, at = 0;
+    for (size_t i = 0; i < token->len; i++)
+        spaces += token->text[i] == ' ';
+    if (spaces == 0)
+        return true;
+    char *marked = rp_arena_calloc(arena, token->len + spaces * (marker - 1), 1);
+    for (size_t i = 0; marked && i < token->len; i++) {
+        bool space = token->text[i] == ' ';
+        memcpy(marked + at, space ? RP_TOK_MARKER : &token->text[i], space ? marker : 1);
+        at += space ? marker : 1;
+    }
+    *token = (struct rp_tokenizer_text){marked, at};
+    return marked != NULL;
+}
+
+static bool mark_user_tokens(struct rp_arena *arena, const struct rp_tokenizer_tables *tables,
+                             struct rp_tokenizer_text *tokens) {
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < tables->count && tables->model == RP_TOKENIZER_SCORE_BPE; i++)
+        if (tables->types && tables->types[i] == RP_TOKENIZER_USER_DEFINED)
+            ok = mark_spaces(arena, &tokens[i]);
+    return ok;
+}
+
 /* The same members. */
 static struct rp_tokenizer_text *texts_of(const struct rp_gguf_text *from, uint32_t count) {
     struct rp_tokenizer_text *texts = rp_calloc(count, sizeof *texts);
@@ -138,21 +165,23 @@ int rp_tok_open_gguf(const char *path, struct rp_tokenizer **out, struct rp_erro
     int status = rp_gguf_open(&gguf, path, err);
     if (status != RP_OK)
         return status;
+    struct rp_arena arena = {0};
     status = fill_tables(&gguf, &arrays, &tables, err);
     struct rp_tokenizer_text *tokens = texts_of(arrays.tokens, arrays.token_count);
     struct rp_tokenizer_text *merges = texts_of(arrays.merges, arrays.merge_count);
-    if (status == RP_OK && (!tokens || !merges))
+    tables.count = arrays.token_count;
+    tables.types = arrays.narrow_types;
+    if (status == RP_OK && (!tokens || !merges || !mark_user_tokens(&arena, &tables, tokens)))
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "%s: out of memory", gguf.name);
     if (status == RP_OK) {
         tables.source = gguf.name;
-        tables.count = arrays.token_count;
         tables.tokens = tokens;
-        tables.types = arrays.narrow_types;
         tables.scores = arrays.scores;
         tables.merges = merges;
         tables.merge_count = arrays.merge_count;
         status = rp_tokenizer_build(&tables, out, err);
     }
+    rp_arena_deinit(&arena);
     rp_free(tokens);
     rp_free(merges);
     rp_free(arrays.tokens);
