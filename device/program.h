@@ -164,7 +164,7 @@ struct rp_op {
      * NULL; ROUTE: added to the scores for the choice (count) f32, or NULL; ATTENTION: sinks
      * (heads) f32 or NULL */
     const float *vector;
-    /* Elements from a rank\'s vector to the next one\'s; 0: all have the same. */
+    /* Elements from a rank's vector to the next one's; 0: all have the same. */
     uint32_t vector_step;
     const float *bias; /* LAYER_NORM: (cols) f32 or NULL */
     /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32; SCALE: (positions) f32 or NULL */

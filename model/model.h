@@ -282,6 +282,7 @@ int rp_weight_divide(const struct rp_model *model, struct rp_weight *weight,
 uint32_t rp_model_rank_heads(const struct rp_model *model);
 uint32_t rp_model_rank_kv_heads(const struct rp_model *model);
 uint32_t rp_model_rank_intermediate(const struct rp_model *model);
+uint32_t rp_model_rank_expert_intermediate(const struct rp_model *model);
 uint32_t rp_model_rank_vocab(const struct rp_model *model);
 
 /* The weight of a role: layer RP_LAYER_NONE outside the layers. NULL: this model has none. A tied

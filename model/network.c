@@ -443,8 +443,9 @@ static struct rp_view emit_experts(struct rp_emit *e, struct rp_view in) {
     const struct rp_model_experts *experts = &e->config->experts;
     struct rp_view chosen = route(e, in);
     struct rp_view order = expert_order(e, columns(chosen, experts->used, experts->used));
-    struct rp_view act = expert_gemm(e, RP_OP_EXPERT_GATE_UP, "moe.gate_up", in, order,
-                                     RP_WEIGHT_EXPERT_GATE_UP, experts->intermediate);
+    struct rp_view act =
+        expert_gemm(e, RP_OP_EXPERT_GATE_UP, "moe.gate_up", in, order, RP_WEIGHT_EXPERT_GATE_UP,
+                    rp_model_rank_expert_intermediate(e->model));
     struct rp_view down = expert_gemm(e, RP_OP_EXPERT_DOWN, "moe.down", act, order,
                                       RP_WEIGHT_EXPERT_DOWN, e->config->hidden);
     struct rp_op sum = op(e, RP_OP_EXPERT_SUM, RP_ROWS_TOKEN, "moe.sum");
@@ -463,6 +464,7 @@ static struct rp_view emit_experts(struct rp_emit *e, struct rp_view in) {
     sum.u.expert_sum.shared = experts->shared > 0;
     sum.u.expert_sum.gated = experts->shared_gate;
     add(e, &sum);
+    allreduce(e, "moe.reduce", sum.out, e->model->dtype);
     return sum.out;
 }
 

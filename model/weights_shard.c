@@ -4,6 +4,7 @@
  *                  KV head that several ranks read is copied to each
  *   gate_up        by intermediate columns: the same rows of gate and of up
  *   o, down        by columns: partial sums, whose biases rank 0 alone adds
+ *   experts        each expert like gate_up and down; every rank has the router and routes alike
  *   embed, head    by the vocabulary, in multiples of 128 rows
  *   norms of q, k  with their heads; all other vectors are the same on every rank
  *
@@ -19,6 +20,8 @@
 #define WEIGHT_ALIGN 64
 /* Rows of a rank of the vocabulary: whole tiles of GEMMs, and whole blocks of scales. */
 #define VOCAB_ROWS 128u
+/* Gate rows of an expert come in multiples of these on each rank (quant/matmul_experts.h). */
+#define EXPERT_COLS 16u
 
 static uint32_t ranks_of(const struct rp_model *model) { return RP_MAX(model->ranks, 1u); }
 
@@ -34,6 +37,10 @@ uint32_t rp_model_rank_intermediate(const struct rp_model *model) {
     return model->config.intermediate / ranks_of(model);
 }
 
+uint32_t rp_model_rank_expert_intermediate(const struct rp_model *model) {
+    return model->config.experts.intermediate / ranks_of(model);
+}
+
 uint32_t rp_model_rank_vocab(const struct rp_model *model) {
     uint32_t ranks = ranks_of(model), vocab = model->config.vocab;
     return ranks == 1 ? vocab : RP_ALIGN_UP(RP_CEIL_DIV(vocab, ranks), VOCAB_ROWS);
@@ -46,12 +53,19 @@ static void add_run(struct rp_matrix_cut *cut, uint32_t from, uint32_t rows) {
     cut->runs[cut->run_count++].rows = rows;
 }
 
-/* run_count 0: the same on every rank. */
+/* Gate and up rows of a rank, of `whole` each. */
+static void add_gate_up(struct rp_matrix_cut *cut, uint32_t whole, uint32_t ranks, uint32_t rank) {
+    uint32_t own = whole / ranks;
+    add_run(cut, rank * own, own);
+    add_run(cut, whole + rank * own, own);
+}
+
+/* run_count 0, of vectors alone: the same on every rank. */
 static struct rp_matrix_cut cut_of(const struct rp_model *model, const struct rp_weight *weight,
                                    uint32_t rank) {
     const struct rp_model_config *config = &model->config;
     uint32_t dim = config->head_dim, q = rp_model_rank_heads(model) * dim;
-    uint32_t kv = rp_model_rank_kv_heads(model) * dim, inner = rp_model_rank_intermediate(model);
+    uint32_t kv = rp_model_rank_kv_heads(model) * dim;
     uint32_t first_kv = (uint32_t)((uint64_t)rank * config->kv_heads / ranks_of(model)) * dim;
     uint32_t q_rows = config->heads * dim, kv_rows = config->kv_heads * dim;
     struct rp_matrix_cut cut = {.cols = weight->matrix.cols};
@@ -68,14 +82,26 @@ static struct rp_matrix_cut cut_of(const struct rp_model *model, const struct rp
         break;
     case RP_WEIGHT_GATE_UP:
     case RP_WEIGHT_GATE_UP_BIAS:
-        add_run(&cut, rank * inner, inner);
-        add_run(&cut, config->intermediate + rank * inner, inner);
+        add_gate_up(&cut, config->intermediate, ranks_of(model), rank);
+        break;
+    case RP_WEIGHT_EXPERT_GATE_UP:
+        cut.sections = weight->experts;
+        add_gate_up(&cut, config->experts.intermediate, ranks_of(model), rank);
+        break;
+    case RP_WEIGHT_SHARED_GATE_UP:
+        add_gate_up(&cut, config->experts.shared, ranks_of(model), rank);
         break;
     case RP_WEIGHT_O:
     case RP_WEIGHT_DOWN:
+    case RP_WEIGHT_EXPERT_DOWN:
+    case RP_WEIGHT_SHARED_DOWN:
         add_run(&cut, 0, weight->matrix.rows);
-        cut.cols = weight->role == RP_WEIGHT_O ? q : inner;
+        cut.cols = weight->matrix.cols / ranks_of(model);
         cut.col = rank * cut.cols;
+        break;
+    case RP_WEIGHT_ROUTER:
+    case RP_WEIGHT_SHARED_GATE:
+        add_run(&cut, 0, weight->matrix.rows);
         break;
     case RP_WEIGHT_Q_NORM:
         if (weight->length > dim)
@@ -102,8 +128,19 @@ static const char *bad_key(const struct rp_model_config *config, uint32_t ranks,
     *out_value = config->kv_heads;
     if (config->kv_heads % ranks && ranks % config->kv_heads)
         return "num_key_value_heads";
+    bool dense = false;
+    for (uint32_t layer = 0; layer < config->layers; layer++)
+        dense = dense || !rp_model_has_experts(config, layer);
     *out_value = config->intermediate;
-    return config->intermediate % ranks ? "intermediate_size" : NULL;
+    if (dense && config->intermediate % ranks)
+        return "intermediate_size";
+    *out_value = config->experts.shared;
+    if (config->experts.shared % ranks)
+        return "the shared expert's intermediate size";
+    /* Panels of 16 outputs begin with each half of an expert. */
+    *out_value = config->experts.intermediate;
+    return config->experts.intermediate % (EXPERT_COLS * ranks) ? "the experts' intermediate size"
+                                                                : NULL;
 }
 
 /* NULL, or the first matrix that cannot be cut, and why. */
@@ -150,9 +187,10 @@ static const char *name_of(enum rp_weight_role role) {
         return "gate and up";
     case RP_WEIGHT_DOWN:
         return "down";
-    case RP_WEIGHT_ROUTER:
     case RP_WEIGHT_EXPERT_GATE_UP:
     case RP_WEIGHT_EXPERT_DOWN:
+    case RP_WEIGHT_SHARED_GATE_UP:
+    case RP_WEIGHT_SHARED_DOWN:
         return "a layer of experts";
     case RP_WEIGHT_EMBED:
         return "the embedding";
@@ -229,12 +267,25 @@ int rp_model_shard(struct rp_model *model, uint32_t ranks, struct rp_error *err)
     return status;
 }
 
+static int refuse_order(const struct rp_weight *weight, struct rp_error *err) {
+    int status =
+        rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                     "--tensor-parallel-size: %s of layer %u has its columns in an order of "
+                     "its own (desc_act), which cannot be divided",
+                     name_of(weight->role), weight->layer);
+    rp_error_hint(err, "omit --tensor-parallel-size, or use a checkpoint without desc_act");
+    return status;
+}
+
 int rp_weight_divide(const struct rp_model *model, struct rp_weight *weight, struct rp_error *err) {
     if (!weight->shards || !weight->matrix.data)
         return RP_OK;
     for (uint32_t rank = 0; rank < model->ranks; rank++) {
         const struct rp_matrix_cut cut = cut_of(model, weight, rank);
-        if (rp_matrix_cut(&weight->matrix, &cut, &weight->shards[rank]) != RP_OK)
+        int status = rp_matrix_cut(&weight->matrix, &cut, &weight->shards[rank]);
+        if (status == RP_STATUS_UNSUPPORTED)
+            return refuse_order(weight, err);
+        if (status != RP_OK)
             return rp_weights_no_memory(model, err);
     }
     const struct rp_matrix whole = weight->matrix;
@@ -242,5 +293,7 @@ int rp_weight_divide(const struct rp_model *model, struct rp_weight *weight, str
     weight->matrix = whole; /* the shape stays */
     weight->matrix.data = NULL;
     weight->matrix.scales = NULL;
+    for (uint32_t i = 0; i < weight->matrix.part_count; i++)
+        weight->matrix.parts[i].columns = NULL;
     return RP_OK;
 }

@@ -12,6 +12,9 @@ struct rp_matrix_cut {
         uint32_t from, rows; /* rows past the end of the matrix are zeros, with scale 1 */
     } runs[RP_MATRIX_PARTS_MAX];
     uint32_t run_count;
+    /* The runs are taken from each of so many equal sections of the rows, the experts of a stack;
+     * 0: the matrix is one. */
+    uint32_t sections;
     uint32_t col, cols;
 };
 
@@ -21,8 +24,9 @@ const char *rp_matrix_cut_refusal(const struct rp_matrix *matrix, const struct r
 /* The shape, type and scale kind of the result; its data and scales are NULL. */
 struct rp_matrix rp_matrix_cut_shape(const struct rp_matrix *matrix,
                                      const struct rp_matrix_cut *cut);
-/* Copies the data of a row-major matrix in host memory to `out`, which has that shape. NO_MEMORY
- * leaves it without data. */
+/* Copies the data of a row-major matrix in host memory to `out`, which has that shape and is the
+ * caller's to release, also after an error: NO_MEMORY, or UNSUPPORTED where columns are cut that
+ * have an order of their own (GPTQ's act-order). */
 int rp_matrix_cut(const struct rp_matrix *matrix, const struct rp_matrix_cut *cut,
                   struct rp_matrix *out) RP_MUST_USE;
 

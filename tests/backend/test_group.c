@@ -56,11 +56,16 @@ static void make_model(enum rp_family family, enum rp_dtype dtype, enum rp_quant
                                      .rope = {.theta = 10000.0},
                                      .quantization = scheme,
                                      .bos_id = RP_ID_NONE};
+    if (scheme == RP_QUANT_INT4) { /* whole groups of 128 for each of 4 ranks */
+        config.head_dim = 128;
+        config.intermediate = 512;
+    }
     config.tied = family == RP_FAMILY_LLAMA || family == RP_FAMILY_GEMMA2;
     config.o_bias = config.mlp_bias = family == RP_FAMILY_LLAMA;
     if (family == RP_FAMILY_MISTRAL || family == RP_FAMILY_GEMMA2 || family == RP_FAMILY_OLMO3)
         config.window = 7;
     rp_test_set_family(&config);
+    config.experts.intermediate *= 4; /* 16 columns of each for a rank */
     rp_driver_close(&driver);
     rp_model_deinit(&model);
     assert_int_equal(rp_model_random(&config, dtype, 5, 64, &model, NULL), RP_OK);
@@ -162,7 +167,8 @@ static void test_every_family_gives_the_logits_of_one_device(void **state) {
     static const enum rp_family families[] = {
         RP_FAMILY_LLAMA,      RP_FAMILY_MISTRAL,  RP_FAMILY_QWEN2,  RP_FAMILY_QWEN3,
         RP_FAMILY_GEMMA2,     RP_FAMILY_GRANITE,  RP_FAMILY_OLMO3,  RP_FAMILY_SMOLLM3,
-        RP_FAMILY_MINISTRAL3, RP_FAMILY_STABLELM, RP_FAMILY_COHERE,
+        RP_FAMILY_MINISTRAL3, RP_FAMILY_STABLELM, RP_FAMILY_COHERE, RP_FAMILY_MIXTRAL,
+        RP_FAMILY_QWEN2_MOE,  RP_FAMILY_GLM4_MOE,
     };
     (void)state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(families); i++)
@@ -184,7 +190,8 @@ static void test_a_mask_sees_the_numbers_of_all_heads(void **state) {
 }
 
 static void test_a_group_has_equal_bits_in_any_lowering_and_batch(void **state) {
-    static const enum rp_family families[] = {RP_FAMILY_LLAMA, RP_FAMILY_OLMO3, RP_FAMILY_COHERE};
+    static const enum rp_family families[] = {RP_FAMILY_LLAMA, RP_FAMILY_OLMO3, RP_FAMILY_COHERE,
+                                              RP_FAMILY_GLM4_MOE};
     (void)state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(families); i++) {
         struct rp_driver_config way = way_of(2, RP_DTYPE_BF16);

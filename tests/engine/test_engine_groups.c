@@ -301,8 +301,8 @@ static void test_a_rank_that_fails_ends_every_request_with_its_cause(void **stat
 }
 
 /* Such an engine and its weights cannot be freed; referenced here for the leak checker. */
-static struct rp_engine *hanging;
-static struct rp_model hanging_model;
+static struct rp_engine *volatile hanging;
+static struct rp_model *volatile hanging_model;
 
 static void test_a_rank_that_hangs_trips_the_watchdog_and_nobody_waits_for_it(void **state) {
     (void)state;
@@ -311,10 +311,13 @@ static void test_a_rank_that_hangs_trips_the_watchdog_and_nobody_waits_for_it(vo
     load(RP_MODEL_DTYPE_AUTO);
     fail_with(&config, RP_DEVICE_FAULT_HANG, "no progress for 0.3 s");
     rp_engine_destroy(fixture_engine); /* returns */
+    struct rp_model *model = rp_alloc(sizeof *model);
+    assert_non_null(model);
+    *model = fixture_model;
+    memset(&fixture_model, 0, sizeof fixture_model);
+    hanging_model = model;
     hanging = fixture_engine;
     fixture_engine = NULL;
-    hanging_model = fixture_model;
-    memset(&fixture_model, 0, sizeof fixture_model);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)

@@ -60,8 +60,13 @@ static void check_cut(const struct rp_matrix *whole, const struct rp_matrix_cut 
     assert_int_equal(rp_matrix_cut(whole, cut, &shard), RP_OK);
     uint32_t at = 0;
     for (uint32_t i = 0; i < cut->run_count; i++)
-        for (uint32_t row = 0; row < cut->runs[i].rows; row++)
+        for (uint32_t row = 0; row < cut->runs[i].rows && cut->sections <= 1; row++)
             check_row(whole, &shard, cut, cut->runs[i].from + row, at++);
+    for (uint32_t s = 0; s < cut->sections && cut->sections > 1; s++)
+        for (uint32_t i = 0; i < cut->run_count; i++)
+            for (uint32_t row = 0; row < cut->runs[i].rows; row++)
+                check_row(whole, &shard, cut,
+                          s * (whole->rows / cut->sections) + cut->runs[i].from + row, at++);
     assert_int_equal(at, shard.rows);
     rp_matrix_deinit(&shard);
 }
@@ -79,6 +84,11 @@ static void check_matrix(struct rp_matrix shape, uint32_t unit_rows, uint32_t un
     if (whole.part_count == 2)
         check_cut(&whole, &runs);
     else if (whole.part_count == 0)
+        check_cut(&whole, &runs);
+    runs.runs[0].from = 0;
+    runs.runs[1].from = unit_rows;
+    runs.sections = 2; /* as of two experts */
+    if (whole.part_count == 0)
         check_cut(&whole, &runs);
     struct rp_matrix_cut cols = {.run_count = 1, .col = unit_cols, .cols = unit_cols};
     cols.runs[0].rows = rows;
@@ -141,6 +151,43 @@ static void test_a_shard_has_the_blocks_of_the_whole_matrix(void **state) {
     }
 }
 
+/* Groups of 4 bits: the scale of a part goes with its rows, and so does an order of columns, which
+ * cannot be cut. */
+static void test_a_shard_has_the_scale_and_the_order_of_columns_of_its_part(void **state) {
+    struct rp_matrix whole = make(
+        (struct rp_matrix){.rows = 22,
+                           .cols = 200, /* the last block is not whole */
+                           .dtype = RP_DTYPE_BLOCKS,
+                           .input = RP_INPUT_BF16,
+                           .parts = {{.rows = 22, .type = rp_block_int4(64, RP_INT4_F16, false)}},
+                           .part_count = 1});
+    struct rp_matrix_cut rows = {.run_count = 1, .cols = 200}, cols = {.run_count = 1};
+    struct rp_matrix shard;
+    (void)state;
+    rows.runs[0].from = 7;
+    rows.runs[0].rows = 9;
+    cols.runs[0].rows = 22;
+    cols.cols = 64;
+    whole.parts[0].factor = 1.5f;
+    check_cut(&whole, &rows);
+    rows.run_count = 2; /* two runs of one part */
+    rows.runs[1].from = 19;
+    rows.runs[1].rows = 2;
+    check_cut(&whole, &rows);
+    check_cut(&whole, &cols);
+    cols.col = 128;
+    cols.cols = 72;
+    check_cut(&whole, &cols);
+    whole.parts[0].columns = rp_alloc(200 * sizeof(uint32_t));
+    for (uint32_t k = 0; k < 200; k++)
+        whole.parts[0].columns[k] = 199 - k;
+    check_cut(&whole, &rows);
+    shard = rp_matrix_cut_shape(&whole, &cols);
+    assert_int_equal(rp_matrix_cut(&whole, &cols, &shard), RP_STATUS_UNSUPPORTED);
+    rp_matrix_deinit(&shard);
+    rp_matrix_deinit(&whole);
+}
+
 static void test_cuts_through_blocks_are_refused_with_the_reason(void **state) {
     struct rp_matrix blocks = {.rows = 8,
                                .cols = 512,
@@ -152,7 +199,7 @@ static void test_cuts_through_blocks_are_refused_with_the_reason(void **state) {
     struct rp_matrix_cut cut = {.run_count = 1, .col = 128, .cols = 128};
     (void)state;
     cut.runs[0].rows = 8;
-    assert_non_null(strstr(rp_matrix_cut_refusal(&blocks, &cut), "GGUF"));
+    assert_non_null(strstr(rp_matrix_cut_refusal(&blocks, &cut), "share scales"));
     cut.col = 64;
     cut.runs[0].rows = 256;
     assert_non_null(strstr(rp_matrix_cut_refusal(&scales, &cut), "128 columns"));
@@ -168,6 +215,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_shard_has_the_weights_of_the_whole_matrix),
         cmocka_unit_test(test_a_shard_has_the_blocks_of_the_whole_matrix),
+        cmocka_unit_test(test_a_shard_has_the_scale_and_the_order_of_columns_of_its_part),
         cmocka_unit_test(test_cuts_through_blocks_are_refused_with_the_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
