@@ -6,7 +6,7 @@
  *   o, down        by columns: partial sums, whose biases rank 0 alone adds
  *   experts        each expert like gate_up and down; every rank has the router and routes alike
  *   embed, head    by the vocabulary, in multiples of 128 rows
- *   norms of q, k  with their heads; all other vectors are the same on every rank
+ *   norms of q, k  with their heads, sinks too; all other vectors are the same on every rank
  *
  * Matrices are read whole, one after the other, and cut in host memory: what is quantized while it
  * is read gets the scales that it has without a group, and every byte of the file is read once. */
@@ -102,6 +102,9 @@ static struct rp_matrix_cut cut_of(const struct rp_model *model, const struct rp
     case RP_WEIGHT_ROUTER:
     case RP_WEIGHT_SHARED_GATE:
         add_run(&cut, 0, weight->matrix.rows);
+        break;
+    case RP_WEIGHT_SINKS:
+        add_run(&cut, rank * rp_model_rank_heads(model), rp_model_rank_heads(model));
         break;
     case RP_WEIGHT_Q_NORM:
         if (weight->length > dim)
