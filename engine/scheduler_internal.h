@@ -246,7 +246,8 @@ bool rp_sched_tenant_enqueue(struct rp_scheduler *scheduler, struct rp_request *
 void rp_sched_tenant_dequeue(struct rp_scheduler *scheduler, const struct rp_request *request);
 void rp_sched_tenant_admit(struct rp_scheduler *scheduler, const struct rp_request *request);
 void rp_sched_tenant_close(struct rp_scheduler *scheduler, const struct rp_request *request);
-/* Limits of the step that is being planned. */
+/* Limits of the step that is being planned; to be called while several tenants are or were just
+ * active (contended_until_ns), or limits are in force. The next two: while limits are in force. */
 void rp_sched_tenants_begin_step(struct rp_scheduler *scheduler, const struct rp_step_store *step);
 /* Removes them where they are in vain; false: they stay. */
 bool rp_sched_tenants_lift(struct rp_scheduler *scheduler, const struct rp_step_store *step);

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-static void add_row(struct rp_step_store *step, struct rp_sequence *sequence, uint32_t count,
-                    bool decode, bool samples) {
+static inline void add_row(struct rp_step_store *step, struct rp_sequence *sequence,
+                           uint32_t count, bool decode, bool samples) {
     struct rp_sched_row *row = &step->rows[step->row_count++];
     *row = (struct rp_sched_row){.request = sequence->request,
                                  .slot = sequence->slot,
@@ -44,18 +44,30 @@ static void take_missing_pages(struct rp_scheduler *scheduler, struct rp_step_st
             rp_sched_take_page(scheduler, step, sequence, g, false);
 }
 
+/* The pages of a decode row whose token is the first of a page; false: there are too few. */
+static RP_COLD bool begin_page(struct rp_scheduler *scheduler, struct rp_step_store *step,
+                               struct rp_sequence *sequence) {
+    uint32_t end = sequence->planned_length + 1;
+    uint32_t missing = missing_pages(scheduler, sequence, end);
+    if (missing > scheduler->config.page_edit_capacity - step->page_count ||
+        !rp_sched_make_room(scheduler, step, sequence, missing))
+        return false;
+    take_missing_pages(scheduler, step, sequence, end);
+    return true;
+}
+
 /* A decode row, with pages when its token is the first of one; false: no page, wait. */
 static bool try_decode(struct rp_scheduler *scheduler, struct rp_step_store *step,
                        struct rp_sequence *sequence) {
-    uint32_t position = sequence->planned_length;
-    rp_sched_drop_passed(scheduler, sequence);
-    uint32_t missing = missing_pages(scheduler, sequence, position + 1);
-    if (missing > 0) {
-        if (missing > scheduler->config.page_edit_capacity - step->page_count ||
-            !rp_sched_make_room(scheduler, step, sequence, missing))
-            return false;
-        take_missing_pages(scheduler, step, sequence, position + 1);
-    }
+    uint32_t index = sequence->planned_length / scheduler->config.page_tokens;
+    if (scheduler->windowed_count)
+        rp_sched_drop_passed(scheduler, sequence);
+    for (uint32_t g = 0; g < scheduler->group_count; g++)
+        if (sequence->held[g].end <= index) {
+            if (!begin_page(scheduler, step, sequence))
+                return false;
+            break;
+        }
     add_row(step, sequence, RP_DECODE_QUERIES, true, true);
     sequence->turn = RP_MAX(sequence->turn, sequence->next_turn);
     return true;
@@ -321,7 +333,7 @@ static void plan_rows(struct rp_scheduler *scheduler, struct rp_step_store *step
         if (rp_sequence_in_prompt(sequence))
             rp_sched_plan_chunk(scheduler, step, sequence);
     }
-    while (rp_sched_try_admit(scheduler, step)) {
+    while (scheduler->waiting_count && rp_sched_try_admit(scheduler, step)) {
     }
     if (first && step->chunk_count == 0) /* it found no pages */
         plan_decodes(scheduler, step, NULL);
@@ -338,10 +350,13 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
     if (rp_scheduler_in_flight(scheduler) >= in_flight_max)
         return false;
     struct rp_step_store *step = begin_step(scheduler, now_ns, event_room);
-    rp_sched_return_swapped(scheduler, step);
-    rp_sched_tenants_begin_step(scheduler, step);
+    if (scheduler->swapped_count)
+        rp_sched_return_swapped(scheduler, step);
+    if (scheduler->active_tenant_count > 1 || scheduler->limits ||
+        now_ns < scheduler->contended_until_ns)
+        rp_sched_tenants_begin_step(scheduler, step);
     plan_rows(scheduler, step);
-    if (rp_sched_tenants_lift(scheduler, step))
+    if (scheduler->limits && rp_sched_tenants_lift(scheduler, step))
         plan_rows(scheduler, step);
     if (step->row_count == 0) {
         /* Nothing is moved unless another sequence gets a row for it. */
@@ -349,7 +364,8 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
         return false;
     }
     cut_last_chunk(scheduler, step);
-    rp_sched_tenants_end_step(scheduler);
+    if (scheduler->limits)
+        rp_sched_tenants_end_step(scheduler);
     scheduler->planned_step = step->id;
     *out_step = (struct rp_sched_step){.id = step->id,
                                        .rows = step->rows,

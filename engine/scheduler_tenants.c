@@ -246,8 +246,6 @@ void rp_sched_tenants_begin_step(struct rp_scheduler *scheduler, const struct rp
     bool contended = (several || step->now_ns < scheduler->contended_until_ns) &&
                      !scheduler->config.whole_prompts;
     uint64_t ready = 0, prompt = 0;
-    if (!contended && !scheduler->limits)
-        return;
     scheduler->limits = contended;
     for (uint32_t i = 0; i < scheduler->active_tenant_count; i++) {
         struct rp_tenant *tenant = tenant_at(scheduler, i);
@@ -284,8 +282,6 @@ void rp_sched_tenants_begin_step(struct rp_scheduler *scheduler, const struct rp
 
 bool rp_sched_tenants_lift(struct rp_scheduler *scheduler, const struct rp_step_store *step) {
     bool limited = false, yields = false;
-    if (!scheduler->limits)
-        return false;
     for (uint32_t i = 0; i < scheduler->active_tenant_count; i++) {
         limited |= tenant_at(scheduler, i)->row_limit != UINT32_MAX;
         yields |= tenant_at(scheduler, i)->yields;
@@ -307,7 +303,7 @@ bool rp_sched_tenants_lift(struct rp_scheduler *scheduler, const struct rp_step_
 }
 
 void rp_sched_tenants_end_step(struct rp_scheduler *scheduler) {
-    for (uint32_t i = 0; scheduler->limits && i < scheduler->active_tenant_count; i++) {
+    for (uint32_t i = 0; i < scheduler->active_tenant_count; i++) {
         struct rp_tenant *tenant = tenant_at(scheduler, i);
         if (tenant->yields)
             tenant->yielded++;
