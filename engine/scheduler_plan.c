@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-static inline void add_row(struct rp_step_store *step, struct rp_sequence *sequence,
-                           uint32_t count, bool decode, bool samples) {
+static inline void add_row(struct rp_step_store *step, struct rp_sequence *sequence, uint32_t count,
+                           bool decode, bool samples) {
     struct rp_sched_row *row = &step->rows[step->row_count++];
     *row = (struct rp_sched_row){.request = sequence->request,
                                  .slot = sequence->slot,
