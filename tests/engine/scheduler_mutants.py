@@ -26,8 +26,8 @@ MUTANTS = {
         ("scheduler_pages.c", "    rp_kv_pool_release(&scheduler->pool, page, fence);",
          "    rp_kv_pool_release(&scheduler->pool, page, 0);")]),
     "border_off_by_one": ("a page border is crossed one token late", [
-        ("scheduler_plan.c", "    uint32_t position = sequence->planned_length;",
-         "    uint32_t position = sequence->planned_length - 1;")]),
+        ("scheduler_plan.c", "    uint32_t index = sequence->planned_length / scheduler->config.page_tokens;",
+         "    uint32_t index = (sequence->planned_length - 1) / scheduler->config.page_tokens;")]),
     "hash_without_salt": ("prefixes are shared between salts", [
         ("scheduler_admit.c", "    uint64_t salt = request->cache_salt;", "    uint64_t salt = 0;"),
         ("scheduler_admit.c", ".salt = request->cache_salt,", ".salt = 0,")]),
