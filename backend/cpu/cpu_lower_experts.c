@@ -24,11 +24,13 @@ int rp_cpu_emit_expert_order(struct rp_cpu_lowering *low, const struct rp_fused_
     struct rp_expert_order_args *args = new_args(low, sizeof *args);
     if (!args)
         return RP_STATUS_NO_MEMORY;
-    *args = (struct rp_expert_order_args){.step = low->bindings->step,
-                                          .ids = values_of(low, &op->in[0]),
-                                          .order = values_of(low, &op->out).data,
-                                          .experts = op->u.experts.experts,
-                                          .stats = low->bindings->step.expert_stats};
+    *args = (struct rp_expert_order_args){
+        .step = low->bindings->step,
+        .ids = values_of(low, &op->in[0]),
+        .order = values_of(low, &op->out).data,
+        .experts = op->u.experts.experts,
+        /* All ranks route all rows: one of them counts. */
+        .stats = low->graph->device->rank == 0 ? low->bindings->step.expert_stats : NULL};
     launch->run = rp_expert_order_cpu;
     launch->args = args;
     return RP_OK;
