@@ -18,14 +18,20 @@
 #include "device/step.h"
 #include "kvcache/kv_layout.h"
 
+/* Columns of K. Larger than the heads and the latents (576) of any known model. */
+#define RP_ATTENTION_HEAD_DIM_MAX 640u
+
 struct rp_attention_args {
     struct rp_step_view step;
     struct rp_kv_layout kv;
     const float *q; /* (tokens, q_stride) f32, head h at h * head_dim */
-    void *out;      /* (tokens, out_stride) of out_dtype */
+    void *out;      /* (tokens, out_stride) of out_dtype, head h at h * head_dim */
     size_t q_stride, out_stride;
     enum rp_dtype out_dtype; /* f32 or bf16 */
     uint32_t heads, kv_heads, head_dim, window;
+    /* Pages of latents: V is the first value_dim columns of K, and head h of out is at h *
+     * value_dim. 0: V is stored, of head_dim columns. */
+    uint32_t value_dim;
     uint32_t layer; /* among those of its pages; a program of one layer does not read it */
     uint32_t table; /* entry of the slots' page tables at which this layer's begins */
     float scale;
@@ -39,6 +45,11 @@ struct rp_attention_args {
     uint32_t first_head; /* h of head 0 in the program: a rank of a group has some of the heads */
 };
 
+/* Columns of V, and of a head of out. */
+static inline uint32_t rp_attention_value_dim(const struct rp_attention_args *args) {
+    return args->value_dim ? args->value_dim : args->head_dim;
+}
+
 typedef void (*rp_attention_fn)(const struct rp_attention_args *args,
                                 const struct rp_cpu_worker *worker);
 
@@ -50,7 +61,7 @@ rp_attention_fn rp_attention_select(enum rp_cpu_isa isa, const struct rp_kv_layo
 struct rp_kv_write_args {
     struct rp_step_view step;
     struct rp_kv_layout kv;
-    const float *k, *v; /* (tokens, stride) f32 */
+    const float *k, *v; /* (tokens, stride) f32; pages of latents: v is not read */
     size_t k_stride, v_stride;
     uint32_t layer, table; /* as in attention */
 };

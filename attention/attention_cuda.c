@@ -23,24 +23,36 @@ static void carve_program(const struct rp_attention_cuda_workspace *workspace, u
     plan->done = carve(base, used, sizeof *plan->done);
 }
 
+/* Queries of a prompt tile of the plan. */
+static uint32_t tile_of(const struct rp_attention_cuda_config *config) {
+    return rp_attention_latent_cuda_supports(config) ? rp_attention_latent_cuda_tile(config)
+                                                     : rp_attention_prefill_cuda_tile(config);
+}
+
+/* The tokens of the longest sequence. */
+static uint64_t most_tokens(const struct rp_attention_cuda_config *config) {
+    return (uint64_t)(config->step.config.pages_per_slot / RP_MAX(config->tables, 1u)) *
+           config->kv.page_tokens;
+}
+
 size_t rp_attention_cuda_carve(const struct rp_attention_cuda_config *config, unsigned char *base,
                                struct rp_attention_cuda_workspace *out) {
     const struct rp_step_config *step = &config->step.config;
     bool decode = rp_attention_decode_cuda_supports(config);
     bool prefill = rp_attention_prefill_cuda_supports(config);
+    bool latent = rp_attention_latent_cuda_supports(config);
     size_t used = 0;
     *out = (struct rp_attention_cuda_workspace){0};
     out->row_capacity = step->row_capacity;
-    if (prefill)
-        out->tile_capacity =
-            step->token_capacity / rp_attention_prefill_cuda_tile(config) + step->row_capacity;
+    if (prefill || latent)
+        out->tile_capacity = step->token_capacity / tile_of(config) + step->row_capacity;
     /* At most 2^24 tokens in the longest sequence (mask.h), so nothing below overflows. */
-    uint32_t tokens = step->pages_per_slot * config->kv.page_tokens;
+    uint32_t tokens = (uint32_t)most_tokens(config);
     if (decode)
         out->unit_capacity = RP_CEIL_DIV(tokens, RP_ATTENTION_SPLIT);
     if (prefill)
         out->block_words = RP_CEIL_DIV(tokens, 32 * rp_attention_prefill_cuda_keys(config));
-    for (uint32_t i = 0; i < config->window_count && (decode || prefill); i++) {
+    for (uint32_t i = 0; i < config->window_count && (decode || prefill || latent); i++) {
         struct rp_attention_cuda_plan_view *plan = &out->plans[i];
         plan->head = carve(base, &used, sizeof *plan->head);
         plan->rows = carve(base, &used, (size_t)out->row_capacity * sizeof *plan->rows);
@@ -55,6 +67,13 @@ size_t rp_attention_cuda_carve(const struct rp_attention_cuda_config *config, un
         out->partial_blocks = rp_attention_decode_cuda_blocks(config);
         out->partials = carve(base, &used, out->partial_blocks * floats * sizeof(float));
     }
+    if (latent) {
+        size_t floats = rp_attention_latent_cuda_partial_floats(config);
+        uint32_t groups = rp_attention_latent_cuda_groups(config);
+        out->arrivals = carve(base, &used, (size_t)out->row_capacity * groups * 4);
+        out->partial_blocks = rp_attention_latent_cuda_blocks(config);
+        out->partials = carve(base, &used, out->partial_blocks * floats * sizeof(float));
+    }
     return used;
 }
 
@@ -65,12 +84,17 @@ size_t rp_attention_cuda_workspace_bytes(const struct rp_attention_cuda_config *
 
 /* Selects the kernels for the rows of a bucket. */
 struct routes {
-    bool decode, prefill;
+    bool decode, prefill, latent, latent_prefill;
     uint32_t generic_rows; /* enum rp_attention_cuda_rows; 0: none */
 };
 
 static struct routes routes_of(const struct rp_attention_cuda_config *config) {
-    struct routes routes = {.decode = rp_attention_decode_cuda_supports(config)};
+    struct routes routes = {.decode = rp_attention_decode_cuda_supports(config),
+                            .latent = rp_attention_latent_cuda_supports(config)};
+    if (routes.latent) {
+        routes.latent_prefill = !config->bucket.decode;
+        return routes;
+    }
     if (!routes.decode)
         routes.generic_rows |= RP_ATTENTION_DECODE_ROWS;
     if (!config->bucket.decode) {
@@ -86,13 +110,16 @@ static int check_config(const struct rp_attention_cuda_config *config, struct rp
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
                             "attention: %u different windows and mask programs, at most %u",
                             config->window_count, RP_ATTENTION_CLASSES_MAX);
-    uint64_t tokens =
-        (uint64_t)config->step.config.pages_per_slot * (uint64_t)config->kv.page_tokens;
+    uint64_t tokens = most_tokens(config);
     for (uint32_t i = 0; i < config->window_count; i++)
         if (config->programs[i] && tokens > 1u << 24)
             return rp_error_set(err, RP_STATUS_UNSUPPORTED,
                                 "attention: a mask program over %llu tokens, at most 2^24",
                                 (unsigned long long)tokens);
+    if (config->head_dim > RP_ATTENTION_CUDA_DIM_MAX)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "attention: heads of %u columns, at most %u on CUDA", config->head_dim,
+                            RP_ATTENTION_CUDA_DIM_MAX);
     if (config->kv_heads == 0 || config->heads % config->kv_heads != 0)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
                             "attention: %u query heads over %u KV heads", config->heads,
@@ -146,7 +173,7 @@ int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct
     struct routes routes = routes_of(config);
     int status = check_config(config, err);
     *out_count = 0;
-    if (status != RP_OK || (!routes.decode && !routes.prefill))
+    if (status != RP_OK || (!routes.decode && !routes.prefill && !routes.latent))
         return status;
     struct rp_attention_plan_cuda *args = rp_arena_alloc(memory, sizeof *args);
     if (!args)
@@ -154,7 +181,7 @@ int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct
     args->config = *config;
     rp_attention_cuda_carve(config, config->workspace, &args->workspace);
     args->stamp = config->stamp;
-    args->tile_queries = routes.prefill ? rp_attention_prefill_cuda_tile(config) : 0;
+    args->tile_queries = routes.prefill || routes.latent_prefill ? tile_of(config) : 0;
     out[(*out_count)++] =
         (struct rp_cuda_launch){"attention_plan", rp_attention_plan_cuda_run, args};
     return plan_programs(config, memory, args, out, out_count, err);
@@ -193,7 +220,10 @@ int rp_attention_cuda_lower(const struct rp_attention_cuda_config *config,
         struct rp_cuda_launch launch;
     } kernels[] = {
         {routes.prefill, {"attention_prefill", rp_attention_prefill_cuda_run, NULL}},
+        {routes.latent_prefill,
+         {"attention_latent_prefill", rp_attention_latent_prefill_cuda_run, NULL}},
         {routes.decode, {"attention_decode", rp_attention_decode_cuda_run, NULL}},
+        {routes.latent, {"attention_latent", rp_attention_latent_cuda_run, NULL}},
         {routes.generic_rows != 0, {"attention_generic", rp_attention_generic_cuda_run, NULL}},
     };
     struct rp_attention_cuda_args *op =

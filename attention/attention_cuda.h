@@ -16,12 +16,16 @@
  *   prefill  tiles of queries over blocks of keys in rising order from the first block that any
  *   mask of the
  *            row can see
- *   generic  any head dim up to 256, f32 pages
+ *   latent   pages of latents of 512 + 64 values, decode and prompt rows in two launches: splits as in
+ *            decode, tiles as in prefill
+ *   generic  any head dim up to 640, f32 pages
  *
  * 8-bit pages (kvcache/kv_layout.h): quantized values enter the matmuls unscaled; K's scale
  * multiplies the score and V's the weight, in f32. Decode and prefill round q to bf16, and round
  * weight * V scale where bf16 pages round the weight; generic rounds nothing. kv_write and qkv_post
  * produce the same quantized values and scales as the CPU, bit for bit (device/quantize_row.h).
+ *
+ * Sinks are added once, after a row's last key or split.
  *
  * Dead rows (finished slots, padding) write nothing. */
 #ifndef RP_ATTENTION_ATTENTION_CUDA_H
@@ -39,16 +43,20 @@ extern "C" {
 #define RP_ATTENTION_CLASSES_MAX  8   /* distinct windows and mask programs in one model */
 #define RP_ATTENTION_LAUNCHES_MAX 4
 #define RP_ATTENTION_PLANS_MAX    (1 + RP_ATTENTION_CLASSES_MAX)
+#define RP_ATTENTION_CUDA_DIM_MAX 640
 
 struct rp_attention_program; /* attention_program_cuda.h */
 
-/* Shared by all attention operators of a network. */
+/* Shared by all attention operators of a network that have the same heads, KV heads and head
+ * dim. */
 struct rp_attention_cuda_config {
     struct rp_cuda_limits limits;
     struct rp_step_view step;
     struct rp_kv_layout kv;
     struct rp_bucket bucket;
     uint32_t heads, kv_heads, head_dim;
+    uint32_t value_dim; /* as in rp_attention_args */
+    uint32_t tables;    /* page tables of a slot, equally long; 0 is the same as 1 */
     /* Mask classes: which keys each query sees, regardless of caps. */
     uint32_t windows[RP_ATTENTION_CLASSES_MAX]; /* 0: no window */
     uint32_t window_count;                      /* of all classes */
@@ -90,6 +98,9 @@ struct rp_kv_write_cuda {
 };
 int rp_kv_write_cuda_run(const void *args, struct CUstream_st *stream);
 
+/* Columns of a head that the kernel below supports. */
+#define RP_QKV_POST_HEAD_DIM_MAX 256
+
 /* Everything between the qkv matmul and attention in one kernel: (sum of partials + bias), norms of
  * q and k per head (when q_norm is set), rope on q and k, K and V into pages, q back into its
  * columns (f32). Bit-equal to norm, rope and kv_write run one after the other. */
@@ -100,7 +111,8 @@ struct rp_qkv_post_cuda {
     struct rp_cuda_partials partials; /* count 0: qkv holds the values */
     const float *q_norm, *k_norm;     /* (head_dim), or NULL */
     const float *rope_table;          /* (position_count, rotary_dim / 2, {cos, sin}) */
-    uint32_t heads, kv_heads, head_dim, rotary_dim, position_count, layer;
+    uint32_t heads, kv_heads, head_dim, rotary_dim, position_count;
+    uint32_t layer, table; /* as in attention.h */
     float eps, weight_offset;
     bool behind_product; /* the step's counts, rows and slots may be read before the wait */
 };

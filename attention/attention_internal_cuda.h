@@ -92,7 +92,8 @@ struct rp_attention_cuda_workspace {
     struct rp_attention_cuda_plan_view plans[RP_ATTENTION_CLASSES_MAX];
     uint32_t row_capacity, tile_capacity;
     uint32_t unit_capacity, block_words; /* of the longest sequence */
-    uint32_t *arrivals; /* (row_capacity, kv_heads) finished splits of a decode row */
+    /* (row_capacity, KV heads or groups of heads) finished splits of a decode row */
+    uint32_t *arrivals;
     /* (RP_ATTENTION_CLAIMS) for kernels that claim work: [0] decode, [1] prefill */
     uint32_t *claims;
     float *partials; /* unmerged partial sums of decode splits: (blocks, slots, partial) */
@@ -149,7 +150,19 @@ int rp_attention_prefill_int8_cuda_run(const struct rp_attention_cuda_args *args
 int rp_attention_prefill_fp8_cuda_run(const struct rp_attention_cuda_args *args,
                                       struct CUstream_st *stream);
 
-/* Any head dim up to 256, pages of any type and size, any group; decode and prompt rows. */
+/* Latents of 512 + 64 values, in pages of bf16 or 8 bits, under masks without a program: decode
+ * rows, then prompt rows. groups: of heads that share a decode block; blocks, partial_floats: as of
+ * decode; tile: tokens of a prompt tile of the plan. */
+bool rp_attention_latent_cuda_supports(const struct rp_attention_cuda_config *config);
+uint32_t rp_attention_latent_cuda_groups(const struct rp_attention_cuda_config *config);
+uint32_t rp_attention_latent_cuda_blocks(const struct rp_attention_cuda_config *config);
+size_t rp_attention_latent_cuda_partial_floats(const struct rp_attention_cuda_config *config);
+uint32_t rp_attention_latent_cuda_tile(const struct rp_attention_cuda_config *config);
+int rp_attention_latent_cuda_run(const void *args, struct CUstream_st *stream);
+int rp_attention_latent_prefill_cuda_run(const void *args, struct CUstream_st *stream);
+
+/* Any head dim up to 640, pages of any type and size, of latents too, any group; decode and prompt
+ * rows. */
 int rp_attention_generic_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* The planner. tile_queries 0: no tile list. */

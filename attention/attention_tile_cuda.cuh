@@ -26,13 +26,14 @@ int rp_attention_prefill_wgmma_fp8_cuda_run(const rp_attention_cuda_args *args,
 /* A tile of one KV head: `tokens` consecutive tokens of a row times the query heads of the KV head.
  * Tile row m is token m / group and head m % group. */
 struct prefill_tile {
-    const uint32_t *pages;
-    uint32_t token;     /* first, of the step */
-    uint32_t tokens;    /* 0: no work */
-    uint32_t position;  /* of the first token */
-    uint32_t first_key; /* first key that any row sees; with a program: 0 */
-    uint32_t key_end;   /* end of the keys that any row sees; with a program: of those that exist */
-    uint32_t index;     /* of a program's block bits */
+    const uint32_t *pages;  /* the layer's page table of its slot */
+    const uint32_t *params; /* of the slot's mask program */
+    uint32_t token;         /* first, of the step */
+    uint32_t tokens;        /* 0: no work */
+    uint32_t position;      /* of the first token */
+    uint32_t first_key;     /* first key that any row sees; with a program: 0 */
+    uint32_t key_end; /* end of the keys that any row sees; with a program: of those that exist */
+    uint32_t index;   /* of a program's block bits */
 };
 
 static __device__ __forceinline__ uint32_t first_visible(uint32_t window, uint32_t position) {
@@ -51,7 +52,9 @@ static __device__ __forceinline__ prefill_tile find_tile(const rp_attention_cuda
         index = plan.order[index];
     const rp_attention_plan_tile from = plan.tiles[index];
     const rp_step_view &step = call.args.step;
-    tile.pages = step.slots + (size_t)from.slot * step.slot_words + RP_SLOT_PAGES;
+    const uint32_t *slot = step.slots + (size_t)from.slot * step.slot_words;
+    tile.pages = slot + RP_SLOT_PAGES + call.args.table;
+    tile.params = slot + RP_SLOT_MASK_PARAMS;
     tile.token = from.token;
     tile.tokens = from.count;
     tile.position = from.position;
@@ -101,6 +104,12 @@ struct softmax_state {
     uint32_t head[2]; /* read only by programs that use h */
 };
 
+/* Factor applied to scores before exp2, including log2 e. */
+template <typename Mask>
+static __device__ __forceinline__ float factor_of(const rp_attention_args &args) {
+    return (Mask::has_score ? 1.0f : Mask::is_capped ? args.soft_cap : args.scale) * LOG2_E;
+}
+
 /* Nothing seen yet. row: the first of the thread's two, in the tile. */
 static __device__ __forceinline__ softmax_state begin_rows(const rp_attention_args &args,
                                                            const prefill_tile &tile, uint32_t row,
@@ -117,12 +126,6 @@ static __device__ __forceinline__ softmax_state begin_rows(const rp_attention_ar
         state.head[half] = kv_head * group + (row + half * 8) % group;
     }
     return state;
-}
-
-/* Factor applied to scores before exp2, including log2 e. */
-template <typename Mask>
-static __device__ __forceinline__ float factor_of(const rp_attention_args &args) {
-    return (Mask::has_score ? 1.0f : Mask::is_capped ? args.soft_cap : args.scale) * LOG2_E;
 }
 
 /* Scores become tanh(in * score). */
@@ -297,8 +300,20 @@ static __device__ __forceinline__ float row_sum(const softmax_state &state, int 
     return sum + __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
 }
 
-/* With a program a row may see nothing: its output is zeros. */
-template <typename Mask> static __device__ __forceinline__ float inverse_of(float sum) {
+/* What a row's sums of weights times values are multiplied by: 1 / the sum of the weights, which a
+ * sink joins. With a program a row may see nothing: its output is zeros. max: its maximum, or
+ * -infinity where nothing was subtracted from the scores. row: in the tile. */
+template <typename Mask>
+static __device__ __forceinline__ float inverse_of(const rp_attention_args &args, float max,
+                                                   float sum, uint32_t kv_head, uint32_t row,
+                                                   uint32_t group) {
+    if (args.sinks) {
+        const float sink = args.sinks[kv_head * group + row % group] * LOG2_E;
+        const float offset = max == -INFINITY ? 0.0f : max * factor_of<Mask>(args);
+        const float larger = fmaxf(offset, sink), fade = exp2_fast(offset - larger);
+        const float total = __fmaf_rn(sum, fade, exp2_fast(sink - larger));
+        return Mask::is_program && total == 0.0f ? 0.0f : fade / total;
+    }
     return Mask::is_program && sum == 0.0f ? 0.0f : 1.0f / sum;
 }
 
@@ -315,7 +330,7 @@ store_rows(const float (&o)[D / 8][4], const softmax_state &state, const rp_atte
         uint32_t row = first_row + half * 8, token = row / group;
         if (token >= tile.tokens)
             continue;
-        float inverse = inverse_of<Mask>(sum);
+        float inverse = inverse_of<Mask>(args, state.max[half], sum, kv_head, row, group);
         size_t at = (size_t)(tile.token + token) * args.out_stride +
                     (size_t)(kv_head * group + row % group) * D + lane % 4 * 2;
 #pragma unroll

@@ -8,46 +8,19 @@
  * For 8-bit pages the warp holds a whole row, and so its maximum: quantized values and scale are
  * computed from the f32 values, with no other rounding, bit-equal to the CPU. */
 #include "attention/attention_cuda.h"
+#include "attention/kv_place.cuh"
 
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
 #include "device/quantize_row.cuh"
 
-#define WARPS         4 /* of a block */
-#define HEAD_DIM_MAX  256
+#define WARPS         4   /* of a block */
 #define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
 #define MANY_HEADS    4   /* of a warp, with more rows */
 
-/* Destination of K or V of one live token and head, or NULL when the token is dead. */
-struct kv_place {
-    unsigned char *run;
-    size_t at; /* elements into the run */
-    uint32_t in_page;
-};
-
-/* Stores the scale of a token's quantized row, one lane per warp. */
-static __device__ __forceinline__ void store_scale(const rp_kv_layout &kv, const kv_place &place,
-                                                   float scale) {
-    if (threadIdx.x % 32 == 0)
-        ((float *)(place.run + kv.scales_at))[place.in_page] = scale;
-}
-
-static __device__ __forceinline__ kv_place kv_find(const rp_step_view &step, const rp_kv_layout &kv,
-                                                   uint32_t index, uint32_t position,
-                                                   uint32_t layer, uint32_t plane, uint32_t head) {
-    kv_place place = {NULL, 0, 0};
-    if (index == RP_ROW_NONE)
-        return place;
-    const rp_live_row *row = &step.rows[index];
-    const uint32_t *slot = step.slots + (size_t)row->slot * step.slot_words;
-    uint32_t page = slot[RP_SLOT_PAGES + position / kv.page_tokens];
-    if (row->flags == 0 && slot[RP_SLOT_FINISHED] != 0)
-        return place;
-    place.run = kv.base + (size_t)page * kv.page_stride +
-                ((size_t)layer * 2 + plane) * kv.plane_stride + (size_t)head * kv.head_stride;
-    place.in_page = position % kv.page_tokens;
-    place.at = (size_t)place.in_page * kv.head_dim;
-    return place;
+/* K and V; latents have no V. */
+static __host__ __device__ __forceinline__ uint32_t planes_of(const rp_kv_layout &kv) {
+    return kv.latent ? 1 : 2;
 }
 
 /* QUANTIZED: 8-bit pages. */
@@ -61,12 +34,12 @@ static __global__ void __launch_bounds__(WARPS * 32)
     uint32_t token = blockIdx.y;
     stamp.begin();
     stamp.look();
-    if (head >= 2 * kv.kv_heads || token >= rp_live_count(write.step, RP_ROWS_TOKEN))
+    if (head >= planes_of(kv) * kv.kv_heads || token >= rp_live_count(write.step, RP_ROWS_TOKEN))
         return;
     uint32_t plane = head / kv.kv_heads;
     head -= plane * kv.kv_heads;
     kv_place place = kv_find(write.step, kv, write.step.token_rows[token],
-                             write.step.positions[token], write.layer, plane, head);
+                             write.step.positions[token], write.layer, write.table, plane, head);
     if (!place.run)
         return;
     const float *from =
@@ -79,7 +52,8 @@ static __global__ void __launch_bounds__(WARPS * 32)
         const rp_quantized_row row(rp_warp_max_bits(most), kv.dtype);
         for (uint32_t c = lane; c < kv.head_dim; c += 32)
             place.run[place.at + c] = (unsigned char)row.quantize(from[c]);
-        store_scale(kv, place, row.scale);
+        if (lane == 0)
+            store_scale(kv, place, row.scale);
     } else {
         for (uint32_t c = lane; c < kv.head_dim; c += 32)
             rp_store(place.run, kv.dtype, place.at + c, from[c]);
@@ -88,7 +62,8 @@ static __global__ void __launch_bounds__(WARPS * 32)
 
 int rp_kv_write_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_kv_write_cuda *args = (const rp_kv_write_cuda *)args_void;
-    dim3 grid(RP_CEIL_DIV(2 * args->write.kv.kv_heads, WARPS), args->rows.max_rows);
+    const rp_kv_layout &kv = args->write.kv;
+    dim3 grid(RP_CEIL_DIV(planes_of(kv) * kv.kv_heads, WARPS), args->rows.max_rows);
     return rp_cuda_start(args->write.kv.scales_at ? kv_write_kernel<true> : kv_write_kernel<false>,
                          grid, dim3(WARPS * 32), 0, stream, !args->rows.plain_edges, *args);
 }
@@ -204,7 +179,8 @@ static __device__ __forceinline__ void store_quantized(const rp_kv_layout &kv,
             if (c + j < kv.head_dim)
                 to[c + j] = (unsigned char)(quantized >> 8 * j);
     }
-    store_scale(kv, place, row.scale);
+    if (lane == 0)
+        store_scale(kv, place, row.scale);
 }
 
 template <bool VEC, int QUADS, bool QUANTIZED>
@@ -239,7 +215,7 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
         if (is_q || !live)
             return;
         uint32_t plane = is_k ? 0 : 1;
-        place = kv_find(step, args.kv, row, position, args.layer, plane,
+        place = kv_find(step, args.kv, row, position, args.layer, args.table, plane,
                         index - args.heads - plane * args.kv_heads);
         live = place.run != NULL;
     };
@@ -318,7 +294,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 8)
         return;
     kv_place all = {NULL, 0, 0}; /* of K's first head */
     if (first + MANY_HEADS > args.heads)
-        all = kv_find(step, args.kv, row, position, args.layer, 0, 0);
+        all = kv_find(step, args.kv, row, position, args.layer, args.table, 0, 0);
     four_angles angles[1];
     load_angles<true, 1>(
         angles, args.rope_table + (size_t)min(position, args.position_count - 1) * args.rotary_dim,
@@ -375,7 +351,7 @@ template <bool VEC> static int qkv_post_start(const rp_qkv_post_cuda *args, cuda
 
 int rp_qkv_post_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_qkv_post_cuda *args = (const rp_qkv_post_cuda *)args_void;
-    if (args->head_dim > HEAD_DIM_MAX || args->rotary_dim > args->head_dim)
+    if (args->head_dim > RP_QKV_POST_HEAD_DIM_MAX || args->rotary_dim > args->head_dim)
         return (int)cudaErrorInvalidValue;
     bool norms =
         rp_vector_ok(args->q_norm, RP_DTYPE_F32, 0) && rp_vector_ok(args->k_norm, RP_DTYPE_F32, 0);

@@ -52,7 +52,7 @@ static bool check_reader(const struct pass *pass, const struct rp_fusion *fusion
                          uint32_t from, uint32_t reader, struct rp_fuse_why *why) {
     const struct rp_op *op = &pass->program->ops[from], *next = &pass->program->ops[reader];
     uint32_t operand = fusion->steps[step].operand;
-    bool stored = step == 1 && fusion->flags & RP_FUSION_STORES;
+    bool stored = step == fusion->step_count - 1 && fusion->flags & RP_FUSION_STORES;
     if (!is_free(pass, reader))
         return rp_fuse_because(why, "%s is fused to another operator", next->name);
     if (next->kind != RP_OP_GATHER_ROWS && next->rows != op->rows)
@@ -220,7 +220,8 @@ static bool sums_up(const struct pass *pass, const struct rp_fused_op *producer,
     for (uint32_t i = 0; i < op->in_count; i++)
         if (i == fusion->sums ? !rp_same_view(&op->in[i], out) : rp_views_overlap(&op->in[i], out))
             return rp_fuse_because(why, "%s reads other columns of it", op->name);
-    return !is_read(pass, reader + 1, out) || rp_fuse_because(why, "it has other readers");
+    return rp_same_view(&op->out, out) || !is_read(pass, reader + 1, out) ||
+           rp_fuse_because(why, "it has other readers");
 }
 
 /* Fills `reader` when the candidate stores partial sums that it adds up. */

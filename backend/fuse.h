@@ -39,12 +39,15 @@ enum rp_fusion_form {
 };
 
 enum rp_fusion_flags {
-    RP_FUSION_STORES = 1,    /* the kernel stores the first step's output too: others may read it */
-    RP_FUSION_RESIDUAL = 2,  /* the ADD adds an f32 term to an f32 tensor in place */
-    RP_FUSION_QUANTIZES = 4, /* can store quantized rows in place of its output */
-    RP_FUSION_PARTIALS_OUT = 8,  /* may leave partial sums to the reader */
-    RP_FUSION_PARTIALS_IN = 16,  /* can read partial sums in place of operand `sums` of step 0 */
-    RP_FUSION_PARTIALS_ONLY = 32 /* exists only with the partial sums that its flags name */
+    RP_FUSION_STORES = 1,       /* the kernel stores what its last step reads: others may read it */
+    RP_FUSION_RESIDUAL = 2,     /* the ADD adds an f32 term to an f32 tensor in place */
+    RP_FUSION_QUANTIZES = 4,    /* can store quantized rows in place of its output */
+    RP_FUSION_PARTIALS_OUT = 8, /* may leave partial sums to the reader */
+    RP_FUSION_PARTIALS_IN = 16, /* can read partial sums in place of operand `sums` of step 0 */
+    RP_FUSION_PARTIALS_ONLY = 32, /* exists only with the partial sums that its flags name */
+    /* The kernel runs its members one after the other, each on all rows: a later one may write what
+     * an earlier one reads. */
+    RP_FUSION_SERIAL = 64
 };
 
 struct rp_fused_op;

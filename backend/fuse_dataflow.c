@@ -87,13 +87,18 @@ static const struct rp_view *operand(const struct rp_fuse_input *input,
     return summed || produced ? NULL : &op->in[at];
 }
 
+/* The layer whose pages it writes or reads. */
+static uint32_t kv_layer(const struct rp_op *op) {
+    return op->kind == RP_OP_ATTENTION ? op->layer - op->u.attention.kv_back : op->layer;
+}
+
 /* Operators whose order counts although no tensor says so. */
 static bool are_ordered(const struct rp_op *a, const struct rp_op *b) {
     bool ends = a->kind == RP_OP_STEP_BEGIN || b->kind == RP_OP_STEP_BEGIN ||
                 a->kind == RP_OP_SAMPLE || b->kind == RP_OP_SAMPLE;
     bool pages = (a->kind == RP_OP_KV_WRITE && b->kind == RP_OP_ATTENTION) ||
                  (a->kind == RP_OP_ATTENTION && b->kind == RP_OP_KV_WRITE);
-    return ends || (pages && a->layer == b->layer);
+    return ends || (pages && kv_layer(a) == kv_layer(b));
 }
 
 const char *rp_fuse_in_the_way(const struct rp_fuse_input *input, const struct rp_fused_op *fused,
@@ -139,12 +144,14 @@ static bool is_overwritten(const struct rp_fuse_input *input, const struct rp_fu
 bool rp_fuse_in_place(const struct rp_fuse_input *input, const struct rp_fused_op *fused,
                       struct rp_fuse_why *why) {
     const struct rp_program *program = input->program;
-    bool stores = input->table->fusions[fused->fusion].flags & RP_FUSION_STORES;
-    for (uint32_t b = 1; b < fused->op_count; b++) {
+    uint32_t flags = input->table->fusions[fused->fusion].flags;
+    bool stores = flags & RP_FUSION_STORES, serial = flags & RP_FUSION_SERIAL;
+    for (uint32_t b = serial ? fused->op_count : 1; b < fused->op_count; b++) {
         const struct rp_op *later = &program->ops[fused->ops[b]];
         for (uint32_t a = 0; a < b; a++) {
             const struct rp_op *op = &program->ops[fused->ops[a]];
-            bool overwritten = stores && a == 0 && share_bytes(input, &later->out, &op->out);
+            bool overwritten =
+                stores && a == fused->op_count - 2 && share_bytes(input, &later->out, &op->out);
             for (uint32_t i = 0; i < op->in_count && !overwritten; i++)
                 overwritten =
                     is_overwritten(input, fused, &later->out, operand(input, fused, a, i));

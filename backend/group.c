@@ -174,11 +174,13 @@ static int group_open(const struct rp_device_config *config, struct rp_device **
 static void group_close(struct rp_device *group) {
     if (!group)
         return;
-    for (uint32_t rank = 0; rank < group->count; rank++)
-        group->member->close(group->ranks[rank]);
+    if (group->result_count)
+        rp_group_wait(group); /* the ranks write their results */
     for (uint32_t i = 0; i < group->result_count; i++)
         for (uint32_t rank = 1; rank < group->count; rank++)
-            rp_free_aligned(group->results[i].blocks[rank]);
+            group->member->free(group->ranks[rank], group->results[i].blocks[rank], RP_MEMORY_HOST);
+    for (uint32_t rank = 0; rank < group->count; rank++)
+        group->member->close(group->ranks[rank]);
     rp_free(group);
 }
 
@@ -255,7 +257,7 @@ int rp_group_open(const struct rp_backend *member, const struct rp_device_config
     group->table.read = member->read ? group_read : NULL;
     while (group->count < config->ranks && status == RP_OK) {
         struct rp_device_config each = *config;
-        each.ordinal += group->count;
+        each.ordinal += config->ranks_share_device ? 0 : group->count;
         status = member->open(&each, &group->ranks[group->count], err);
         group->count += status == RP_OK;
     }

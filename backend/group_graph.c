@@ -43,7 +43,8 @@ static const struct rp_group_results *make_results(struct rp_device *group,
     size_t bytes = made->result_bytes + made->stamp_bytes;
     group->result_count++; /* close frees what is there */
     for (uint32_t rank = 1; rank < group->count; rank++) {
-        made->blocks[rank] = rp_alloc_aligned(RP_MAX(bytes, (size_t)1), RP_CACHE_LINE);
+        made->blocks[rank] =
+            group->member->alloc(group->ranks[rank], RP_MAX(bytes, (size_t)1), RP_MEMORY_HOST);
         if (!made->blocks[rank])
             return NULL;
         memset(made->blocks[rank], 0, bytes);
@@ -108,6 +109,10 @@ static void set_rank(struct rp_op *op, uint32_t rank) {
         op->u.attention.first_head = rank * op->u.attention.heads;
     if (op->kind == RP_OP_LINEAR && op->u.linear.first_rank_bias && rank > 0) {
         op->u.linear.bias = false;
+        op->vector = NULL;
+    }
+    if (op->kind == RP_OP_EXPERT_DOWN && op->u.experts.first_rank_bias && rank > 0) {
+        op->u.experts.bias = false;
         op->vector = NULL;
     }
 }

@@ -57,7 +57,7 @@ struct rp_attention_args rp_lowering_attention(const struct rp_program *program,
                                                const struct rp_op *op) {
     struct rp_values q = rp_lowering_values(program, bindings, &op->in[0]);
     struct rp_values out = rp_lowering_values(program, bindings, &op->out);
-    struct rp_layer_pages pages = rp_lowering_pages(bindings, op->layer);
+    struct rp_layer_pages pages = rp_lowering_pages(bindings, op->layer - op->u.attention.kv_back);
     return (struct rp_attention_args){.step = bindings->step,
                                       .kv = pages.kv,
                                       .q = q.data,
@@ -68,6 +68,7 @@ struct rp_attention_args rp_lowering_attention(const struct rp_program *program,
                                       .heads = op->u.attention.heads,
                                       .kv_heads = op->u.attention.kv_heads,
                                       .head_dim = op->u.attention.head_dim,
+                                      .value_dim = op->u.attention.value_dim,
                                       .layer = pages.layer,
                                       .table = pages.table,
                                       .window = op->u.attention.window,

@@ -33,7 +33,7 @@ static uint64_t touched_bytes(const struct rp_op *op, uint64_t choices) {
 
 uint64_t rp_op_weight_bytes(const struct rp_program *program, const struct rp_op *op,
                             const struct rp_bucket *bucket) {
-    if (op->kind == RP_OP_LINEAR)
+    if (op->kind == RP_OP_LINEAR || op->kind == RP_OP_HEAD_LINEAR)
         return weight_bytes(op->weight) + rp_matrix_scale_count(op->weight) * sizeof(float);
     if (op->kind == RP_OP_EXPERT_GATE_UP || op->kind == RP_OP_EXPERT_DOWN)
         return touched_bytes(op, rp_program_rows(program, bucket, op->rows));
@@ -65,17 +65,21 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
         cost.flops = 3 * rows * op->u.rope.heads * op->u.rope.rotary_dim;
         break;
     case RP_OP_KV_WRITE:
-        cost.bytes_written += 2 * rows * op->u.kv_write.kv_heads *
-                              rp_kv_token_bytes(kv_dtype, op->u.kv_write.head_dim);
+        cost.bytes_written +=
+            rows * rp_kv_layer_token_bytes(kv_dtype, op->u.kv_write.kv_heads,
+                                           op->u.kv_write.head_dim, op->in_count == 1);
         break;
     case RP_OP_ATTENTION: {
         /* One sequence per row in decode; a chunk shares its pages. */
         uint64_t sequences = bucket->decode ? rows : bucket->rows;
-        cost.bytes_read += 2 * sequences * kv_tokens * op->u.attention.kv_heads *
-                           rp_kv_token_bytes(kv_dtype, op->u.attention.head_dim);
-        cost.flops = 4 * rows * kv_tokens * op->u.attention.heads * op->u.attention.head_dim;
+        uint32_t dim = op->u.attention.head_dim, latent = op->u.attention.value_dim;
+        cost.bytes_read +=
+            sequences * kv_tokens *
+            rp_kv_layer_token_bytes(kv_dtype, op->u.attention.kv_heads, dim, latent != 0);
+        cost.flops = 2 * rows * kv_tokens * op->u.attention.heads * (dim + (latent ? latent : dim));
         break;
     }
+    case RP_OP_GLU:
     case RP_OP_ACTIVATION:
         cost.flops = 5 * rows * op->out.cols;
         break;
@@ -92,11 +96,33 @@ struct rp_cost rp_op_cost(const struct rp_program *program, const struct rp_op *
     case RP_OP_EXPERT_GATE_UP:
     case RP_OP_EXPERT_DOWN:
         cost.bytes_read += rp_op_weight_bytes(program, op, bucket);
+        if (op->u.experts.bias)
+            cost.bytes_read += (uint64_t)(op->weight->rows / op->u.experts.experts.count) *
+                               RP_MIN(rows, (uint64_t)op->u.experts.experts.count) * sizeof(float);
         cost.flops = 2 * rows * (op->weight->rows / op->u.experts.experts.count) * op->weight->cols;
         break;
     case RP_OP_EXPERT_SUM:
         cost.flops = 2 * rows * op->u.expert_sum.experts.used * op->out.cols;
         break;
+    case RP_OP_HEAD_LINEAR:
+        cost.bytes_read += rp_op_weight_bytes(program, op, bucket);
+        cost.flops = 2 * rows * op->weight->rows * op->weight->cols;
+        break;
+    case RP_OP_CONV: {
+        uint64_t state = (uint64_t)(op->u.conv.width - 1) * op->out.cols * sizeof(float);
+        cost.bytes_read += bucket->rows * state;
+        cost.bytes_written += bucket->rows * state;
+        cost.flops = 2 * rows * op->u.conv.width * op->out.cols;
+        break;
+    }
+    case RP_OP_GATED_DELTA: {
+        const struct rp_gated_delta *delta = &op->u.delta;
+        uint64_t values = (uint64_t)delta->value_heads * delta->key_dim * delta->value_dim;
+        cost.bytes_read += bucket->rows * values * sizeof(float);
+        cost.bytes_written += bucket->rows * values * sizeof(float);
+        cost.flops = 7 * rows * values;
+        break;
+    }
     case RP_OP_SOFT_CAP:
         cost.flops = 3 * rows * op->out.cols;
         break;

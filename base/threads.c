@@ -1,6 +1,8 @@
 #include "base/threads.h"
 
+#include <errno.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #if defined(__linux__)
 #include <sys/prctl.h>
@@ -48,4 +50,26 @@ uint32_t rp_thread_list(struct rp_thread *out, uint32_t capacity) {
                                               .role = (enum rp_thread_role)(entry % 2)};
     }
     return count;
+}
+
+/* glibc 2.30 */
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 30)
+#define WAIT_CLOCK             CLOCK_MONOTONIC
+#define wait_until(sem, until) sem_clockwait(sem, WAIT_CLOCK, until)
+#else
+#define WAIT_CLOCK             CLOCK_REALTIME
+#define wait_until(sem, until) sem_timedwait(sem, until)
+#endif
+
+bool rp_sem_wait_ns(sem_t *sem, uint64_t ns) {
+    struct timespec until;
+    int status;
+    clock_gettime(WAIT_CLOCK, &until);
+    ns += (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
+    do
+        status = wait_until(sem, &until);
+    while (status != 0 && errno == EINTR);
+    return status == 0;
 }

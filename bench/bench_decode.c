@@ -224,10 +224,6 @@ static void summarize(struct run *run, struct rp_bench_decode_result *out) {
         (double)run->batch * run->context / ((double)run->prompts_ns * 1e-9);
 }
 
-static double kv_bytes_per_token(const struct rp_model_config *model, enum rp_dtype dtype) {
-    return 2.0 * model->layers * model->kv_heads * model->head_dim * rp_dtype_bytes(dtype);
-}
-
 static int run_pair(struct run *run, struct rp_bench_decode_result *out, struct rp_error *err) {
     const struct rp_model *model = &run->bench.model;
     const struct rp_bench_ready *ready = &run->bench.ready;
@@ -235,10 +231,12 @@ static int run_pair(struct run *run, struct rp_bench_decode_result *out, struct 
     uint32_t length = run->context + run->max_tokens;
     *out = (struct rp_bench_decode_result){.batch = run->batch, .context = run->context};
     out->weight_bytes = (double)rp_model_weight_bytes(model);
-    if (!model->config.tied) /* the embedding table is only indexed */
+    if (!model->config.tied) { /* the embedding table is only indexed */
+        const struct rp_matrix *embed = rp_model_matrix(model, RP_WEIGHT_EMBED, RP_LAYER_NONE);
         out->weight_bytes -=
-            (double)model->config.vocab * model->config.hidden * rp_dtype_bytes(dtype);
-    out->bytes_per_step = out->weight_bytes + kv_bytes_per_token(&model->config, dtype) *
+            (double)(rp_matrix_bytes(embed) + rp_matrix_scale_count(embed) * sizeof(float));
+    }
+    out->bytes_per_step = out->weight_bytes + (double)rp_model_kv_token_bytes(model, dtype) *
                                                   run->batch *
                                                   (run->context + run->max_tokens / 2.0);
     out->skipped = (uint64_t)run->batch * RP_CEIL_DIV(length, ready->page_tokens) >

@@ -8,6 +8,7 @@
 #include "bench/random_pattern.h"
 #include "bench/settled.h"
 #include "bench/step_internal.h"
+#include "engine/buckets.h"
 #include "engine/weights_on_device.h"
 #include "quant/matrix.h"
 
@@ -113,7 +114,7 @@ static int measure_steps(struct step_case *c, struct rp_bench_step *out, struct 
 static void sum_costs(const struct step_case *c, struct rp_bench_step *out) {
     bool prompt = c->bench->config->prompt;
     enum rp_dtype kv_dtype = c->kv.dtype;
-    struct rp_bucket live = {prompt ? c->context : c->batch, c->batch, c->batch, !prompt};
+    struct rp_bucket live = {rp_step_case_tokens(c), c->batch, c->batch, !prompt};
     /* On average a prompt token attends to half of the prompt; decode rows grow from `context` by
      * STEP_REWIND tokens before they are reset. */
     uint32_t mean_keys = prompt ? c->context / 2 : c->context + STEP_REWIND / 2;
@@ -153,7 +154,7 @@ static int run_case(struct step_bench *bench, uint32_t batch, uint32_t context,
         out->arena_bytes = entry->arena_bytes;
         out->launches = entry->launches;
         out->nodes = c.nodes;
-        out->tokens_per_second = (config->prompt ? context : batch) * 1e3 / out->ms_p50;
+        out->tokens_per_second = rp_step_case_tokens(&c) * 1e3 / out->ms_p50;
         sum_costs(&c, out);
     }
     rp_step_case_close(&c);
@@ -163,12 +164,10 @@ static int run_case(struct step_bench *bench, uint32_t batch, uint32_t context,
 static int run_cases(struct step_bench *bench, struct rp_bench_step_result *out,
                      struct rp_error *err) {
     const struct rp_bench_step_config *config = bench->config;
-    uint32_t batches = config->prompt ? 1 : config->batch_count;
-    for (uint32_t b = 0; b < batches; b++)
+    for (uint32_t b = 0; b < config->batch_count; b++)
         for (uint32_t c = 0; c < config->context_count; c++) {
-            uint32_t batch = config->prompt ? 1 : config->batches[b];
-            int status =
-                run_case(bench, batch, config->contexts[c], &out->cases[out->case_count], err);
+            int status = run_case(bench, config->batches[b], config->contexts[c],
+                                  &out->cases[out->case_count], err);
             if (status == RP_STATUS_NO_MEMORY)
                 out->skipped++;
             else if (status != RP_OK)
@@ -183,12 +182,18 @@ static int run_cases(struct step_bench *bench, struct rp_bench_step_result *out,
 static int count_positions(const struct rp_bench_step_config *config,
                            const struct rp_model_config *model, uint32_t *out,
                            struct rp_error *err) {
-    uint32_t batches = config->prompt ? 1 : config->batch_count;
-    if ((uint64_t)batches * config->context_count > RP_BENCH_STEP_CASES_MAX)
+    if ((uint64_t)config->batch_count * config->context_count > RP_BENCH_STEP_CASES_MAX)
         return rp_error_set(err, RP_STATUS_RANGE, "more than %u cases", RP_BENCH_STEP_CASES_MAX);
     *out = 0;
+    uint32_t batch_max = 0;
+    for (uint32_t b = 0; b < config->batch_count; b++)
+        batch_max = RP_MAX(batch_max, config->batches[b]);
     for (uint32_t c = 0; c < config->context_count; c++)
         *out = RP_MAX(*out, config->contexts[c] + (config->prompt ? 0 : STEP_REWIND));
+    uint64_t tokens = config->prompt ? (uint64_t)batch_max * *out : batch_max;
+    if (tokens > RP_STEP_TOKENS_MAX)
+        return rp_error_set(err, RP_STATUS_RANGE, "%llu tokens in a step; at most %u",
+                            (unsigned long long)tokens, RP_STEP_TOKENS_MAX);
     if (*out > model->max_position)
         return rp_error_set(err, RP_STATUS_RANGE, "%u positions are needed, but the model has %u",
                             *out, model->max_position);
@@ -214,6 +219,8 @@ static int make_model(struct step_bench *bench, struct rp_error *err) {
     else
         status = (bench->info.separate_memory ? rp_model_random_vectors : rp_model_random)(
             &shape, config->dtype, 1, positions, &bench->model, err);
+    if (status == RP_OK)
+        status = rp_model_shard(&bench->model, bench->info.ranks, err);
     return status == RP_OK ? rp_weights_prepare(bench->backend, bench->device, &bench->model,
                                                 &bench->prepared, NULL, NULL, err)
                            : status;

@@ -3,9 +3,9 @@
  *
  * One bucket is captured for each case and replayed with run-ahead, as the engine does: step n + 1
  * is launched before step n is read. Decode: `batch` sequences of `context` tokens each; every few
- * steps an edit resets their lengths, so that the context stays nearly constant. Prefill: one new
- * sequence, all its tokens in one step. Pages contain random values and are scattered, as in a pool
- * that has been in use.
+ * steps an edit resets their lengths, so that the context stays nearly constant. Prefill: `batch`
+ * new sequences of `context` tokens each, all in one step. Pages contain random values and are
+ * scattered, as in a pool that has been in use.
  *
  *   step       time between two completed steps, as the host sees them: median and p99
  *   device     from a step's first kernel to its published result, by the device's clock
@@ -38,9 +38,9 @@ struct rp_bench_step_config {
     enum rp_dtype kv_dtype; /* type of KV pages */
     struct rp_model_quantization quantization;
     bool prompt;
-    const uint32_t *batches; /* decode: (batch_count) numbers of sequences */
+    const uint32_t *batches; /* (batch_count) numbers of sequences */
     uint32_t batch_count;
-    const uint32_t *contexts; /* (context_count); prompt: tokens of the prompt */
+    const uint32_t *contexts; /* (context_count); prompt: tokens of each prompt */
     uint32_t context_count;
     uint32_t max_model_len; /* capacity of page tables; 0: what the context needs */
     uint32_t steps;         /* after the warm-up, at least 2 */
@@ -52,8 +52,8 @@ struct rp_bench_step_config {
 };
 
 struct rp_bench_step {
-    uint32_t batch, context; /* prompt: 1, and its tokens */
-    uint32_t steps;          /* steps that counted */
+    uint32_t batch, context;
+    uint32_t steps; /* steps that counted */
     bool reliable;
     uint32_t settled_after; /* steps after the warm-up that did not count */
     double ms_p50, ms_p99, device_ms_p50;
@@ -77,7 +77,7 @@ struct rp_bench_step_result {
 };
 
 /* When a case fails, *out contains the earlier results. NOT_FOUND: no such shape; RANGE: a context
- * beyond the model's positions, or too many cases. */
+ * beyond the model's positions, too many tokens for a step, or too many cases. */
 int rp_bench_step(const struct rp_bench_step_config *config, struct rp_bench_step_result *out,
                   struct rp_error *err) RP_MUST_USE;
 

@@ -40,7 +40,9 @@ static struct rp_step_config step_config(const struct rp_eval_run *run) {
                                   .logit_row_capacity = chunk,
                                   .edit_capacity = pages + 8,
                                   .prompt_ring_capacity = 1,
-                                  .vocab = run->vocab};
+                                  .vocab = run->vocab,
+                                  .state_places = run->program.state_bytes ? 1 : 0,
+                                  .state_stride = run->program.state_bytes};
     while (step.prompt_ring_capacity < RP_STEP_RING_ENTRIES * chunk)
         step.prompt_ring_capacity *= 2;
     return step;
@@ -117,8 +119,11 @@ int rp_eval_run_open(const struct rp_eval_run_config *config, struct rp_eval_run
     out->config = *config;
     out->vocab = model->vocab;
     config->backend->info(config->device, &info);
-    if (!rp_kv_layout_init(&out->kv, model->layers, rp_model_rank_kv_heads(config->model),
-                           model->head_dim, info.page_tokens, config->kv_dtype))
+    if (!rp_model_has_equal_layers(model))
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "eval: this model's layers have different K and V, for which it has no "
+                            "pages");
+    if (!rp_model_kv_layout(config->model, info.page_tokens, config->kv_dtype, &out->kv))
         return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
     int status = rp_model_emit(config->model, &out->program, err);
     for (uint32_t i = 0; status == RP_OK && i < out->program.tensor_count; i++)

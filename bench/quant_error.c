@@ -10,13 +10,16 @@ static bool without_quantization(const struct rp_bench_target *target,
                                  const struct rp_model_config *config,
                                  struct rp_bench_target *out) {
     bool file = target->dir && config->quant.scales != RP_SCALE_NONE;
+    /* Random 4-bit weights that a device makes are no rounding of others. */
+    bool unrelated = !target->dir && rp_quant_scheme_has_blocks(target->quantization.scheme) &&
+                     target->backend && target->backend != rp_backend_cpu();
     *out = *target;
     out->quantization = (struct rp_model_quantization){0};
     if (file)
         out->dtype = RP_DTYPE_F32; /* dequantized exactly: measures the quantized inputs */
     out->kv_dtype = out->dtype;
-    return file || target->quantization.scheme != RP_QUANT_NONE ||
-           rp_dtype_bytes(target->kv_dtype) == 1;
+    return !unrelated && (file || target->quantization.scheme != RP_QUANT_NONE ||
+                          rp_dtype_bytes(target->kv_dtype) == 1);
 }
 
 int rp_quant_error_measure(const struct rp_bench_target *target, struct rp_quant_error *out,

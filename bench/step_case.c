@@ -24,6 +24,10 @@ static uint32_t sequence_tokens(const struct step_case *c) {
     return c->bench->config->prompt ? c->context : c->context + STEP_REWIND;
 }
 
+uint32_t rp_step_case_tokens(const struct step_case *c) {
+    return c->bench->config->prompt ? c->context * c->batch : c->batch;
+}
+
 /* ---- memory --------------------------------------------------------------------------------- */
 
 static int out_of_memory(const struct step_case *c, struct rp_error *err) {
@@ -40,6 +44,8 @@ static struct rp_step_config step_config(const struct step_case *c) {
                                   .logit_row_capacity = c->bucket.logit_rows,
                                   .edit_capacity = c->bucket.rows,
                                   .prompt_ring_capacity = 1};
+    step.state_stride = c->program.state_bytes;
+    step.state_places = step.state_stride ? step.slot_count : 0;
     /* An operator has at most a few launches, and most operators are fused. */
     step.stamp_capacity = 2 * c->program.op_count + 8;
     while (step.prompt_ring_capacity < RP_STEP_RING_ENTRIES * c->bucket.tokens)
@@ -98,11 +104,14 @@ static int make_state(struct step_case *c, struct rp_error *err) {
 
 static int make_pages(struct step_case *c, struct rp_error *err) {
     struct step_bench *bench = c->bench;
-    const struct rp_model_config *model = &bench->model.config;
     struct rp_device_memory memory;
     size_t count = 1 + (size_t)c->batch * RP_CEIL_DIV(sequence_tokens(c), bench->info.page_tokens);
-    if (!rp_kv_layout_init(&c->kv, model->layers, model->kv_heads, model->head_dim,
-                           bench->info.page_tokens, bench->config->kv_dtype))
+    if (!rp_model_has_equal_layers(&bench->model.config))
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "bench step: this model's layers have different K and V, for which it "
+                            "has no pages");
+    if (!rp_model_kv_layout(&bench->model, bench->info.page_tokens, bench->config->kv_dtype,
+                            &c->kv))
         return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
     size_t bytes = count * c->kv.page_stride;
     bench->backend->memory(bench->device, &memory);
@@ -139,9 +148,8 @@ int rp_step_case_open(struct step_bench *bench, uint32_t batch, uint32_t context
     c->bench = bench;
     c->batch = batch;
     c->context = context;
-    c->bucket = bench->config->prompt
-                    ? (struct rp_bucket){context, PROMPT_LOGITS, PROMPT_LOGITS, false}
-                    : (struct rp_bucket){batch, batch, batch, true};
+    uint32_t rows = bench->config->prompt ? RP_MAX(batch, PROMPT_LOGITS) : batch;
+    c->bucket = (struct rp_bucket){rp_step_case_tokens(c), rows, rows, !bench->config->prompt};
     int status = rp_model_emit(&bench->model, &c->program, err);
     if (status == RP_OK)
         status = rp_backend_check_program(bench->backend, &c->program, err);
@@ -169,14 +177,13 @@ void rp_step_case_close(struct step_case *c) {
 
 /* ---- packets -------------------------------------------------------------------------------- */
 
-static uint32_t write_prompt(struct step_case *c, struct rp_step_row *row) {
+static void write_prompt(struct step_case *c, uint32_t slot, struct rp_step_row *row) {
     uint32_t mask = c->view.config.prompt_ring_capacity - 1;
     int32_t *ring = (int32_t *)c->view.prompt_ring;
-    *row = (struct rp_step_row){0, c->context, c->prompt_cursor & mask, RP_ROW_SAMPLE};
+    *row = (struct rp_step_row){slot, c->context, c->prompt_cursor & mask, RP_ROW_SAMPLE};
     for (uint32_t i = 0; i < c->context; i++)
         ring[c->prompt_cursor++ & mask] =
             (int32_t)((i + 1) * 2654435761u % c->bench->model.config.vocab);
-    return c->context;
 }
 
 static bool is_stamped(const struct step_case *c, uint64_t step) {
@@ -191,14 +198,17 @@ void rp_step_case_write(struct step_case *c) {
         (unsigned char *)c->view.packets + (step % RP_STEP_RING_ENTRIES) * c->view.packet_bytes;
     struct rp_step_row *rows = rp_packet_rows(packet);
     struct rp_slot_edit *edits = rp_packet_edits(packet, &c->view.config);
-    struct rp_packet_header header = {
-        .step = step, .row_count = c->batch, .token_count = c->batch, .logit_row_count = c->batch};
+    struct rp_packet_header header = {.step = step,
+                                      .row_count = c->batch,
+                                      .token_count = rp_step_case_tokens(c),
+                                      .logit_row_count = c->batch};
     if (is_stamped(c, step))
         header.flags = RP_PACKET_STAMP;
-    if (prompt)
-        header.token_count = write_prompt(c, rows);
-    for (uint32_t i = 0; i < c->batch && !prompt; i++)
-        rows[i] = (struct rp_step_row){i, 1, 0, RP_ROW_DECODE | RP_ROW_SAMPLE};
+    for (uint32_t i = 0; i < c->batch; i++)
+        if (prompt)
+            write_prompt(c, i, &rows[i]);
+        else
+            rows[i] = (struct rp_step_row){i, 1, 0, RP_ROW_DECODE | RP_ROW_SAMPLE};
     if (prompt || step % STEP_REWIND == 0)
         for (uint32_t i = 0; i < c->batch; i++)
             edits[header.edit_count++] =
@@ -207,8 +217,7 @@ void rp_step_case_write(struct step_case *c) {
 }
 
 int rp_step_case_launch(struct step_case *c) {
-    return rp_graph_set_launch(c->graphs, rp_graph_set_entry(c->graphs, 0),
-                               c->bench->config->prompt ? c->context : c->batch);
+    return rp_graph_set_launch(c->graphs, rp_graph_set_entry(c->graphs, 0), rp_step_case_tokens(c));
 }
 
 int rp_step_case_wait(struct step_case *c, uint64_t step, struct rp_error *err) {
@@ -260,9 +269,10 @@ int rp_step_case_read(struct step_case *c, uint64_t step, struct step_stamps *ou
 
 /* ---- the largest GEMM ----------------------------------------------------------------------- */
 
-/* gate_up; where experts replace it, qkv. */
+/* gate_up; where experts replace it, in the last layer at least, qkv. */
 static const struct rp_matrix *large_matrix(const struct rp_model *model, uint32_t layer) {
-    const struct rp_weight *gate_up = rp_model_weight(model, RP_WEIGHT_GATE_UP, 0);
+    const struct rp_weight *gate_up =
+        rp_model_weight(model, RP_WEIGHT_GATE_UP, model->config.layers - 1);
     return rp_model_matrix(model, gate_up ? RP_WEIGHT_GATE_UP : RP_WEIGHT_QKV, layer);
 }
 
@@ -330,7 +340,8 @@ int rp_step_case_gemm_rate(struct step_case *c, double *out, struct rp_error *er
     struct step_bench *bench = c->bench;
     const struct rp_matrix *matrix = large_matrix(&bench->model, 0);
     uint32_t count = RP_MIN(bench->model.config.layers, GEMMS_MAX);
-    double flops = 2.0 * c->context * matrix->rows * matrix->cols * count * GEMM_REPEATS;
+    double flops =
+        2.0 * rp_step_case_tokens(c) * matrix->rows * matrix->cols * count * GEMM_REPEATS;
     struct rp_program program;
     struct gemm_graph graph = {0};
     *out = 0.0;

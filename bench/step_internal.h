@@ -40,6 +40,9 @@ struct step_case {
     struct rp_step_nodes nodes;
 };
 
+/* Tokens of one step. */
+uint32_t rp_step_case_tokens(const struct step_case *c);
+
 /* NO_MEMORY when it does not fit. Close is legal after a failure. */
 int rp_step_case_open(struct step_bench *bench, uint32_t batch, uint32_t context,
                       struct step_case *c, struct rp_error *err);

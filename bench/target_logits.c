@@ -52,6 +52,8 @@ int rp_target_logits(const struct rp_bench_target *target, struct rp_device *dev
     backend->info(device, &info);
     int status = rp_bench_make_model(target, count, info.separate_memory, &model, err);
     if (status == RP_OK)
+        status = rp_model_shard(&model, info.ranks, err);
+    if (status == RP_OK)
         status = rp_weights_prepare(backend, device, &model, &prepared, NULL, NULL, err);
     if (status == RP_OK) {
         *out = rp_calloc((size_t)count * model.config.vocab, sizeof **out);

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define RP_BACKEND_ABI 9
+#define RP_BACKEND_ABI 12
 
 struct rp_graph; /* a captured list of launches with fixed arguments */
 struct rp_kv_layout;
@@ -28,7 +28,9 @@ struct rp_device_config {
     uint32_t ranks;           /* of the group that it is for (backend/group.h); 0 and 1: none */
     uint32_t threads;         /* CPU: workers, of all ranks together; 0 = one per core */
     bool scalar_only;         /* CPU: only the scalar reference (tests) */
-    uint32_t ordinal;         /* CUDA: GPU ordinal */
+    uint32_t ordinal;         /* CUDA: GPU ordinal, of a group's first rank */
+    bool ranks_share_device;  /* all ranks of a group on that one (tests) */
+    bool no_peer_access;      /* CUDA: as if GPUs could not map each other's memory (tests) */
     bool fast_numerics;       /* CUDA: --numerics fast */
     bool no_dependent_launch; /* CUDA: plain edges between kernels (tests, comparisons) */
     bool nvtx;                /* CUDA: NVTX ranges around captures, launches and waits */
@@ -46,7 +48,6 @@ struct rp_device_info {
     char kernels[32];      /* "avx512_bf16", "avx2", "scalar" */
     uint64_t memory_bytes; /* what may be allocated; of a GPU: its whole memory */
     uint32_t page_tokens;  /* preferred KV page */
-    bool kv_groups;        /* its kernels read a page table for each group of layers */
     bool separate_memory;  /* device memory cannot be read by the host */
     uint32_t ranks;        /* of a group, whose memory_bytes are of one rank; else 1 */
     /* Prompt and decode kernels give different bits: pages that decode wrote may not be reused for
@@ -75,8 +76,8 @@ struct rp_bindings {
     struct rp_step_view step;
     const struct rp_kv_layout *kv; /* copied */
     uint32_t stamp_base;           /* the first launch's index among the step's stamps */
-    /* Where each layer's pages are; base is that of kv. NULL, the only choice without
-     * rp_device_info.kv_groups: layer i has place i in pages of one group. */
+    /* Where each layer's pages are; base is that of kv. NULL: layer i has place i in pages of one
+     * group. */
     const struct rp_kv_geometry *geometry;
 };
 

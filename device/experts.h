@@ -21,6 +21,7 @@ struct rp_route_args {
     bool renormalize;
     uint32_t groups, groups_used, group_best;
     float factor;
+    const float *scales; /* (count), of the weight of each expert, or NULL */
 };
 void rp_route_rows(const void *args, uint32_t begin, uint32_t end);
 

@@ -77,6 +77,8 @@ static void route_row(const struct rp_route_args *args, const float *logits, flo
         if (args->renormalize)
             out[r] /= sum + 1e-20f; /* as DeepSeek's code: sigmoids may all be zero */
         out[r] *= args->factor;
+        if (args->scales)
+            out[r] *= args->scales[(uint32_t)out[used + r]];
     }
 }
 

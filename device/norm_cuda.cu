@@ -17,14 +17,11 @@
 #include "device/ops_cuda.h"
 
 #include "device/cuda_vector.cuh"
+#include "device/norm_team.cuh"
 #include "device/ops_math.cuh"
-#include "device/quantize_packed.cuh"
 
-#define TEAM_MAX      1024
 #define WARP_TEAMS    8
 #define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
-#define CLUSTER       8   /* blocks of a team that is spread */
-#define CLUSTER_ROWS  32  /* most rows that are spread */
 #define FOLD_MANY     4   /* threads of the team that one thread does with many rows */
 #define FOLD_ROWS     256 /* more rows than this are many */
 
@@ -57,151 +54,6 @@ struct norm_args {
     rp_cuda_quantized quantized; /* data NULL: none */
 };
 
-static uint32_t team_threads(uint32_t group) {
-    uint32_t quads = (group + 3) / 4;
-    return quads <= 64 ? 32 : quads >= TEAM_MAX ? TEAM_MAX : (quads + 127) / 128 * 128;
-}
-
-/* Blocks of a cluster hand one another sums: each store counts its bytes at the receiver's barrier.
- * Only the partials of Hopper's GEMMs are normalized by clusters. */
-static __device__ __forceinline__ void store_remote(float *at, uint64_t *barrier, uint32_t block,
-                                                    float value) {
-#if RP_CUDA_HOPPER
-    asm volatile("{ .reg .b32 remote, counter;\n\t"
-                 "mapa.shared::cluster.u32 remote, %0, %2;\n\t"
-                 "mapa.shared::cluster.u32 counter, %1, %2;\n\t"
-                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [remote], %3, "
-                 "[counter]; }" ::"r"((uint32_t)__cvta_generic_to_shared(at)),
-                 "r"((uint32_t)__cvta_generic_to_shared(barrier)), "r"(block), "f"(value)
-                 : "memory");
-#else
-    (void)at, (void)barrier, (void)block, (void)value;
-    __trap(); /* never planned */
-#endif
-}
-
-static __device__ __forceinline__ void barrier_init(uint64_t *barrier) {
-#if RP_CUDA_HOPPER
-    if (threadIdx.x == 0)
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
-                     "fence.mbarrier_init.release.cluster;" ::"r"(
-                         (uint32_t)__cvta_generic_to_shared(barrier))
-                     : "memory");
-#else
-    (void)barrier;
-#endif
-}
-
-/* Barriers are initialized in every block of the cluster before one returns. */
-static __device__ __forceinline__ void cluster_meet() {
-#if RP_CUDA_HOPPER
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-#endif
-}
-
-/* The bytes that complete the barrier; some may have come before. After cluster_meet, so that
- * racecheck follows it. */
-static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {
-#if RP_CUDA_HOPPER
-    if (threadIdx.x == 0)
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                         (uint32_t)__cvta_generic_to_shared(barrier)),
-                     "r"(bytes)
-                     : "memory");
-#else
-    (void)barrier, (void)bytes;
-#endif
-}
-
-static __device__ __forceinline__ void cluster_await(uint64_t *barrier) {
-#if RP_CUDA_HOPPER
-    asm volatile(
-        "{ .reg .pred done;\n"
-        "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-        "@!done bra again_%=; }" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
-        : "memory");
-#else
-    (void)barrier;
-#endif
-}
-
-/* How a team's threads are carried: by BLOCKS blocks of a cluster, each thread doing the work of
- * FOLD of them. The warps of the team are the same ones in every shape, and so is the sum. */
-template <int BLOCKS, int FOLD> struct team {
-    /* This thread as the first of the team's threads that it carries; the others lie `stride`
-     * apart. */
-    static __device__ __forceinline__ uint32_t thread() {
-        return BLOCKS == 1 ? threadIdx.x : blockIdx.x % BLOCKS * blockDim.x + threadIdx.x;
-    }
-    static __device__ __forceinline__ uint32_t stride() { return blockDim.x * BLOCKS; }
-    static __device__ __forceinline__ uint32_t threads() { return stride() * FOLD; }
-
-    /* What the warps of the team tell one another. */
-    struct board {
-        __align__(16) float sums[TEAM_MAX / 32];
-        uint64_t barrier;
-    };
-    /* The sum over the team, for all its threads; warps' sums are added in rising order. */
-    static __device__ __forceinline__ float sum(board &shared, const float *values) {
-        float *sums = shared.sums;
-        uint32_t lane = threadIdx.x % 32;
-        float total = 0.0f;
-#pragma unroll
-        for (int f = 0; f < FOLD; f++) {
-            uint32_t warp = (thread() + stride() * f) / 32;
-            total = rp_warp_sum(values[f]);
-            if (BLOCKS > 1 && lane < BLOCKS)
-                store_remote(&sums[warp], &shared.barrier, lane, total);
-            else if (BLOCKS == 1 && lane == 0)
-                sums[warp] = total;
-        }
-        if (threads() == 32)
-            return total;
-        if (BLOCKS > 1)
-            cluster_await(&shared.barrier);
-        else
-            __syncthreads();
-        total = 0.0f;
-        for (uint32_t w = 0; w < threads() / 32; w += 4) {
-            float4 four = *(const float4 *)&sums[w];
-            total = (((total + four.x) + four.y) + four.z) + four.w;
-        }
-        return total;
-    }
-
-    /* The same for the largest value, which needs no order: one of each thread, as bits of bf16. */
-    struct peak_board {
-        uint32_t most[TEAM_MAX / 32];
-        uint64_t barrier;
-    };
-    static __device__ __forceinline__ uint32_t peak(peak_board &shared, uint32_t most) {
-        if (BLOCKS == 1)
-            return rp_block_largest(shared.most, most);
-        uint32_t lane = threadIdx.x % 32;
-        most = rp_warp_max_bits(most);
-        if (lane < BLOCKS)
-            store_remote((float *)&shared.most[thread() / 32], &shared.barrier, lane,
-                         __uint_as_float(most));
-        cluster_await(&shared.barrier);
-        return rp_warp_max_bits(lane < stride() / 32 ? shared.most[lane] : 0);
-    }
-
-    /* By all threads, before anything is put on them. peaks: NULL, if there are none. */
-    static __device__ __forceinline__ void open(board &sums, peak_board *peaks) {
-        if (BLOCKS == 1)
-            return;
-        barrier_init(&sums.barrier);
-        if (peaks)
-            barrier_init(&peaks->barrier);
-        cluster_meet();
-        barrier_expect(&sums.barrier, threads() / 32 * sizeof(float));
-        if (peaks)
-            barrier_expect(&peaks->barrier, stride() / 32 * sizeof(uint32_t));
-    }
-};
-
 /* The values to be normalized, x and what is added to it; then they are stored into the
  * residual. */
 template <norm_source SOURCE, bool VEC, uint32_t FLIGHT>
@@ -228,16 +80,11 @@ static __device__ __forceinline__ uint32_t source_row(const norm_args &args, uin
     return !gathers(SOURCE) ? row : row < live ? args.rows.step.logit_tokens[row] : 0;
 }
 
-static __device__ __forceinline__ float as_stored(rp_dtype dtype, float value) {
-    return dtype == RP_DTYPE_F32 ? value : __bfloat162float(__float2bfloat16_rn(value));
-}
-
 template <bool VEC>
 static __device__ __forceinline__ float4 keep(const norm_args &args, uint32_t row, uint32_t col,
                                               uint32_t end, float4 x) {
     rp_store4<VEC>(args.in, row, col, end, x);
-    return make_float4(as_stored(args.in.dtype, x.x), as_stored(args.in.dtype, x.y),
-                       as_stored(args.in.dtype, x.z), as_stored(args.in.dtype, x.w));
+    return rp_norm_as_stored(args.in.dtype, x);
 }
 
 template <bool VEC>
@@ -251,34 +98,11 @@ static __device__ __forceinline__ float4 load_weight(const norm_args &args, uint
     return rp_load4<VEC>(args.weight, RP_DTYPE_F32, at, at, args.group);
 }
 
-/* Quantizes this thread's part of the scaled row. */
-template <typename SHAPE, int OWN>
-static __device__ __forceinline__ void
-write_quantized(const norm_args &args, typename SHAPE::peak_board &board, uint32_t row,
-                uint32_t begin, uint32_t step, const float4 (&x)[OWN]) {
-    uint2 packed[OWN];
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        packed[i] = rp_pack_bf16(x[i]);
-        if (begin + step * i < args.group)
-            most = rp_largest(rp_largest(most, packed[i].x), packed[i].y);
-    }
-    rp_quantized_row quantized =
-        rp_quantized_row_of(SHAPE::peak(board, most), args.quantized.dtype);
-#pragma unroll
-    for (int i = 0; i < OWN; i++)
-        if (begin + step * i < args.group)
-            rp_store_quantized(args.quantized, row, begin + step * i, args.group, packed[i],
-                               quantized);
-    if (SHAPE::thread() == 0)
-        args.quantized.scales[row] = quantized.scale;
-}
-
 /* QUADS: quads of columns that a thread of the team keeps in registers. */
 template <int QUADS, int BLOCKS, int FOLD, norm_source SOURCE, bool VEC, bool QUANTIZED = false>
-static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(norm_args args) {
-    using shape = team<BLOCKS, FOLD>;
+static __global__ void __launch_bounds__(RP_NORM_TEAM_MAX / BLOCKS / FOLD)
+    norm_kernel(norm_args args) {
+    using shape = rp_norm_team<BLOCKS, FOLD>;
     constexpr int OWN = QUADS * FOLD;
     uint32_t row = blockIdx.x / BLOCKS, group = blockIdx.y * blockDim.y + threadIdx.y;
     uint32_t first = group * args.group, end = first + args.group;
@@ -349,7 +173,7 @@ static __global__ void __launch_bounds__(TEAM_MAX / BLOCKS / FOLD) norm_kernel(n
             x[i] = rp_norm_values(x[i], inverse, weight[i], args.weight_offset);
     }
     if (QUANTIZED)
-        write_quantized<shape, OWN>(args, peak, row, begin, step, x);
+        rp_norm_quantize<shape, OWN>(args.quantized, peak, row, args.group, begin, step, x);
 }
 
 /* Scaled values of a group too long for registers, bf16; zeros past its end. */
@@ -377,9 +201,9 @@ static __device__ __forceinline__ void write_quantized_long(const norm_args &arg
         uint2 packed = rp_pack_bf16(scaled_again<SOURCE, VEC>(args, row, in_row, 0, col, inverse));
         most = rp_largest(rp_largest(most, packed.x), packed.y);
     }
-    __shared__ team<1, 1>::peak_board board;
+    __shared__ rp_norm_team<1, 1>::peak_board board;
     rp_quantized_row quantized =
-        rp_quantized_row_of(team<1, 1>::peak(board, most), args.quantized.dtype);
+        rp_quantized_row_of(rp_norm_team<1, 1>::peak(board, most), args.quantized.dtype);
     for (uint32_t col = 4 * threadIdx.x; col < args.group; col += 4 * blockDim.x) {
         float4 x = scaled_again<SOURCE, VEC>(args, row, in_row, 0, col, inverse);
         rp_store_quantized(args.quantized, row, col, args.group, rp_pack_bf16(x), quantized);
@@ -392,7 +216,7 @@ static __device__ __forceinline__ void write_quantized_long(const norm_args &arg
 
 /* Groups too long for registers: the values are read twice. */
 template <norm_source SOURCE, bool VEC, bool QUANTIZED = false>
-static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args args) {
+static __global__ void __launch_bounds__(RP_NORM_TEAM_MAX) norm_long_kernel(norm_args args) {
     uint32_t row = blockIdx.x, first = blockIdx.y * args.group, end = first + args.group;
     rp_stamp stamp(args.rows.stamp);
     stamp.begin();
@@ -408,8 +232,8 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args ar
             x = keep<VEC>(args, row, col, end, x);
         sum = rp_add_squares(sum, x);
     }
-    __shared__ team<1, 1>::board shared;
-    float inverse = rp_inverse_root(team<1, 1>::sum(shared, &sum), args.group, args.eps);
+    __shared__ rp_norm_team<1, 1>::board shared;
+    float inverse = rp_inverse_root(rp_norm_team<1, 1>::sum(shared, &sum), args.group, args.eps);
     if (QUANTIZED)
         write_quantized_long<SOURCE, VEC>(args, row, in_row, inverse);
     for (uint32_t col = first + 4 * threadIdx.x; !QUANTIZED && col < end; col += 4 * blockDim.x) {
@@ -422,21 +246,23 @@ static __global__ void __launch_bounds__(TEAM_MAX) norm_long_kernel(norm_args ar
 /* One team a row, in any of its shapes. */
 template <int BLOCKS, int FOLD, norm_source SOURCE, bool VEC>
 static int start_shape(const norm_args &args, cudaStream_t stream) {
-    dim3 grid(args.rows.max_rows * BLOCKS, args.group_count), block(TEAM_MAX / BLOCKS / FOLD);
+    dim3 grid(args.rows.max_rows * BLOCKS, args.group_count),
+        block(RP_NORM_TEAM_MAX / BLOCKS / FOLD);
     return rp_cuda_start(norm_kernel<1, BLOCKS, FOLD, SOURCE, VEC>, grid, block, 0, stream,
                          !args.rows.plain_edges, args, BLOCKS);
 }
 
 template <norm_source SOURCE, bool VEC>
 static int start(const norm_args &args, cudaStream_t stream) {
-    uint32_t threads = team_threads(args.group), quads = (args.group + 3) / 4;
+    uint32_t threads = rp_norm_team_threads(args.group), quads = (args.group + 3) / 4;
     uint32_t each = (quads + threads - 1) / threads;
     uint32_t teams = threads == 32 ? RP_MIN((uint32_t)WARP_TEAMS, args.group_count) : 1;
     dim3 block(threads, teams), grid(args.rows.max_rows, (args.group_count + teams - 1) / teams);
-    if (threads == TEAM_MAX && each == 1 && args.rows.max_rows > FOLD_ROWS)
+    if (threads == RP_NORM_TEAM_MAX && each == 1 && args.rows.max_rows > FOLD_ROWS)
         return start_shape<1, FOLD_MANY, SOURCE, VEC>(args, stream);
-    if (threads == TEAM_MAX && each == 1 && sums_up(SOURCE) && args.rows.max_rows <= CLUSTER_ROWS)
-        return start_shape<CLUSTER, 1, SOURCE, VEC>(args, stream);
+    if (threads == RP_NORM_TEAM_MAX && each == 1 && sums_up(SOURCE) &&
+        args.rows.max_rows <= RP_NORM_CLUSTER_ROWS)
+        return start_shape<RP_NORM_CLUSTER, 1, SOURCE, VEC>(args, stream);
     if (each <= 1)
         return rp_cuda_start(norm_kernel<1, 1, 1, SOURCE, VEC>, grid, block, 0, stream,
                              !args.rows.plain_edges, args);
@@ -453,19 +279,20 @@ static int start(const norm_args &args, cudaStream_t stream) {
 /* The same with quantized output. */
 template <norm_source SOURCE>
 static int start_quantized(const norm_args &args, bool vector, cudaStream_t stream) {
-    uint32_t threads = team_threads(args.group), quads = (args.group + 3) / 4;
+    uint32_t threads = rp_norm_team_threads(args.group), quads = (args.group + 3) / 4;
     uint32_t each = (quads + threads - 1) / threads, rows = args.rows.max_rows;
     bool dependent = !args.rows.plain_edges;
     if (!vector || each > 2)
         return rp_cuda_start(vector ? norm_long_kernel<SOURCE, true, true>
                                     : norm_long_kernel<SOURCE, false, true>,
                              dim3(rows), dim3(threads), 0, stream, dependent, args);
-    if (threads == TEAM_MAX && each == 1 && rows > FOLD_ROWS)
+    if (threads == RP_NORM_TEAM_MAX && each == 1 && rows > FOLD_ROWS)
         return rp_cuda_start(norm_kernel<1, 1, FOLD_MANY, SOURCE, true, true>, dim3(rows),
-                             dim3(TEAM_MAX / FOLD_MANY), 0, stream, dependent, args);
-    if (threads == TEAM_MAX && each == 1 && sums_up(SOURCE) && rows <= CLUSTER_ROWS)
-        return rp_cuda_start(norm_kernel<1, CLUSTER, 1, SOURCE, true, true>, dim3(rows * CLUSTER),
-                             dim3(TEAM_MAX / CLUSTER), 0, stream, dependent, args, CLUSTER);
+                             dim3(RP_NORM_TEAM_MAX / FOLD_MANY), 0, stream, dependent, args);
+    if (threads == RP_NORM_TEAM_MAX && each == 1 && sums_up(SOURCE) && rows <= RP_NORM_CLUSTER_ROWS)
+        return rp_cuda_start(norm_kernel<1, RP_NORM_CLUSTER, 1, SOURCE, true, true>,
+                             dim3(rows * RP_NORM_CLUSTER), dim3(RP_NORM_TEAM_MAX / RP_NORM_CLUSTER),
+                             0, stream, dependent, args, RP_NORM_CLUSTER);
     if (each == 1)
         return rp_cuda_start(norm_kernel<1, 1, 1, SOURCE, true, true>, dim3(rows), dim3(threads), 0,
                              stream, dependent, args);
@@ -499,8 +326,7 @@ int rp_norm_cuda_run(const void *args_void, cudaStream_t stream) {
                         : start<SOURCE_VALUES>(args, true, stream);
 }
 
-int rp_add_norm_cuda_run(const void *args_void, cudaStream_t stream) {
-    const rp_add_norm_cuda *from = (const rp_add_norm_cuda *)args_void;
+static norm_args add_norm_args(const rp_add_norm_cuda *from) {
     norm_args args = {};
     args.rows = from->rows;
     args.in = from->residual;
@@ -514,6 +340,12 @@ int rp_add_norm_cuda_run(const void *args_void, cudaStream_t stream) {
     args.weight_offset = from->weight_offset;
     args.early = from->behind_product;
     args.quantized = from->quantized;
+    return args;
+}
+
+int rp_add_norm_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_add_norm_cuda *from = (const rp_add_norm_cuda *)args_void;
+    norm_args args = add_norm_args(from);
     if (from->gather)
         return start<SOURCE_GATHER_PARTIALS>(args, rp_vector_ok(from->partials), stream);
     if (from->partials.count)

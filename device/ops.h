@@ -1,5 +1,5 @@
 /* ops.h - the small operators on the CPU: embed, norm, layer_norm, rope, activation, add, scale,
- * gather_rows, soft_cap.
+ * gather_rows, soft_cap, glu.
  *
  * Arguments are fixed when a program is lowered; how many rows are live is read from the step's
  * counts when it runs. Tensors are f32 or bf16 (rp_values): a store to bf16 rounds to nearest even.
@@ -73,7 +73,11 @@ struct rp_rope_args {
 };
 void rp_rope_rows(const void *args, uint32_t begin, uint32_t end);
 
-/* out[c] = act(in[c]) * in[cols + c] */
+/* Of RP_ACTIVATION_SWIGLU_CLAMPED: gpt-oss's configuration and code. */
+#define RP_SWIGLU_LIMIT 7.0f
+#define RP_SWIGLU_ALPHA 1.702f
+
+/* out[c] = act(in[c]) * in[cols + c] (enum rp_activation) */
 struct rp_activation_args {
     struct rp_values in, out;
     uint32_t cols;
@@ -88,6 +92,16 @@ void rp_activation_cols(const struct rp_activation_args *args, uint32_t row, uin
  * over gate. */
 void rp_gate_values(enum rp_activation fn, const float *gate, const float *up, size_t count,
                     void *out, enum rp_dtype out_dtype);
+
+/* out[c] = fn(gate[c]) * up[c], f32 inputs. `formula`: rp_gate_values, or its fast form. */
+struct rp_glu_args {
+    struct rp_values gate, up, out;
+    uint32_t cols;
+    enum rp_activation fn;
+    void (*formula)(enum rp_activation fn, const float *gate, const float *up, size_t count,
+                    void *out, enum rp_dtype out_dtype);
+};
+void rp_glu_rows(const void *args, uint32_t begin, uint32_t end);
 
 struct rp_add_args {
     struct rp_values a, b, out;

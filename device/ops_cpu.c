@@ -98,19 +98,31 @@ void rp_rope_rows(const void *args_void, uint32_t begin, uint32_t end) {
     }
 }
 
-static inline float activate(enum rp_activation fn, float x) {
+/* NaN stays NaN. */
+static inline float clamped(float x, float least, float most) {
+    return x > most ? most : x < least ? least : x;
+}
+
+static inline float gated(enum rp_activation fn, float x, float up) {
+    if (fn == RP_ACTIVATION_SWIGLU_CLAMPED) {
+        x = clamped(x, -INFINITY, RP_SWIGLU_LIMIT);
+        return x / (1.0f + expf(-RP_SWIGLU_ALPHA * x)) *
+               (clamped(up, -RP_SWIGLU_LIMIT, RP_SWIGLU_LIMIT) + 1.0f);
+    }
+    if (fn == RP_ACTIVATION_SIGMOID)
+        return up / (1.0f + expf(-x));
     if (fn == RP_ACTIVATION_SILU)
-        return x / (1.0f + expf(-x));
+        return x / (1.0f + expf(-x)) * up;
     /* GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), Hendrycks and Gimpel
      * 2016. */
-    return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))) * up;
 }
 
 void rp_activation_cols(const struct rp_activation_args *args, uint32_t row, uint32_t col_begin,
                         uint32_t col_end) {
     for (uint32_t c = col_begin; c < col_end; c++)
         store(&args->out, row, c,
-              activate(args->fn, load(&args->in, row, c)) * load(&args->in, row, args->cols + c));
+              gated(args->fn, load(&args->in, row, c), load(&args->in, row, args->cols + c)));
 }
 
 void rp_activation_rows(const void *args_void, uint32_t begin, uint32_t end) {
@@ -123,7 +135,17 @@ void rp_gate_values(enum rp_activation fn, const float *gate, const float *up, s
                     void *out, enum rp_dtype out_dtype) {
     const struct rp_values to = {out, 0, out_dtype};
     for (size_t i = 0; i < count; i++)
-        store(&to, 0, i, activate(fn, gate[i]) * up[i]);
+        store(&to, 0, i, gated(fn, gate[i], up[i]));
+}
+
+void rp_glu_rows(const void *args_void, uint32_t begin, uint32_t end) {
+    const struct rp_glu_args *args = args_void;
+    for (uint32_t row = begin; row < end; row++)
+        args->formula(args->fn, (const float *)args->gate.data + row * args->gate.stride,
+                      (const float *)args->up.data + row * args->up.stride, args->cols,
+                      (unsigned char *)args->out.data +
+                          row * args->out.stride * rp_dtype_bytes(args->out.dtype),
+                      args->out.dtype);
 }
 
 void rp_add_rows(const void *args_void, uint32_t begin, uint32_t end) {

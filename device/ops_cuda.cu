@@ -37,9 +37,13 @@ static __global__ void __launch_bounds__(BLOCK) embed_kernel(rp_embed_cuda args)
     uint32_t row = blockIdx.y, col = first_column();
     stamp.begin();
     stamp.look();
-    uint32_t id = (uint32_t)args.rows.step.token_ids[row];
+    uint32_t id = (uint32_t)args.rows.step.token_ids[row] - args.first_id; /* wraps below it */
     if (!row_is_live(args.rows, row) || col >= args.hidden)
         return;
+    if (args.is_shard && id >= args.vocab) {
+        rp_store4<VEC>(args.out, row, col, args.hidden, make_float4(0, 0, 0, 0));
+        return;
+    }
     size_t at = (size_t)(id < args.vocab ? id : 0) * args.hidden + col;
     float4 value = rp_load4<VEC>(args.table, args.dtype, at, col, args.hidden);
     if (args.scale != 1.0f) {
@@ -57,9 +61,13 @@ static __global__ void __launch_bounds__(BLOCK) embed_quantized_kernel(rp_embed_
     uint32_t row = blockIdx.y, col = first_column();
     stamp.begin();
     stamp.look();
-    uint32_t id = (uint32_t)args.rows.step.token_ids[row];
+    uint32_t id = (uint32_t)args.rows.step.token_ids[row] - args.first_id;
     if (!row_is_live(args.rows, row) || col >= args.hidden)
         return;
+    if (args.is_shard && id >= args.vocab) {
+        rp_store4<false>(args.out, row, col, args.hidden, make_float4(0, 0, 0, 0));
+        return;
+    }
     id = id < args.vocab ? id : 0;
     const unsigned char *from = (const unsigned char *)args.table + (size_t)id * args.hidden + col;
     float scale = args.scales[id], x[4] = {};
@@ -220,6 +228,34 @@ template <bool VEC>
 static __global__ void __launch_bounds__(BLOCK)
     activation_partials_kernel(rp_activation_cuda args) {
     activation_block<VEC, true>(args);
+}
+
+static __device__ __forceinline__ float4 sigmoid4(float4 gate, float4 up) {
+    return make_float4(
+        __fdividef(up.x, 1.0f + expf(-gate.x)), __fdividef(up.y, 1.0f + expf(-gate.y)),
+        __fdividef(up.z, 1.0f + expf(-gate.z)), __fdividef(up.w, 1.0f + expf(-gate.w)));
+}
+
+template <bool VEC> static __global__ void __launch_bounds__(BLOCK) glu_kernel(rp_glu_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
+    uint32_t row = blockIdx.y, col = first_column(), cols = args.cols;
+    stamp.begin();
+    stamp.look();
+    if (!row_is_live(args.rows, row) || col >= cols)
+        return;
+    float4 gate = rp_load4<VEC>(args.gate, row, col, cols);
+    float4 up = rp_load4<VEC>(args.up, row, col, cols);
+    rp_store4<VEC>(args.out, row, col, cols,
+                   args.fn == RP_ACTIVATION_SIGMOID ? sigmoid4(gate, up)
+                                                    : activate4(args.fn, gate, up));
+}
+
+int rp_glu_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_glu_cuda *args = (const rp_glu_cuda *)args_void;
+    bool vector = args->cols % 4 == 0 && rp_vector_ok(args->gate) && rp_vector_ok(args->up) &&
+                  rp_vector_ok(args->out);
+    return START(glu_kernel, vector, grid_of(args->cols, args->rows.max_rows), BLOCK, stream,
+                 *args);
 }
 
 /* Vector loads and no partials. */

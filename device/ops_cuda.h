@@ -29,6 +29,10 @@ struct rp_embed_cuda {
     uint32_t vocab, hidden;
     float scale;
     struct rp_values out; /* f32 */
+    /* The table has the ids [first_id, first_id + vocab) of a larger one: rows of others are
+     * zeros. */
+    uint32_t first_id;
+    bool is_shard;
 };
 int rp_embed_cuda_run(const void *args, struct CUstream_st *stream);
 
@@ -48,6 +52,7 @@ struct rp_quantize_cuda {
     struct rp_values in;
     uint32_t cols;
     struct rp_cuda_quantized quantized;
+    uint32_t each;       /* rows for each one of `rows`: its choices of experts; 0: one */
     bool behind_product; /* the step's counts may be read before the wait (quant/matmul_cuda.h) */
 };
 int rp_quantize_cuda_run(const void *args, struct CUstream_st *stream);
@@ -109,6 +114,15 @@ struct rp_activation_cuda {
     struct rp_cuda_quantized quantized; /* of out, whose data may be NULL then */
 };
 int rp_activation_cuda_run(const void *args, struct CUstream_st *stream);
+
+/* out[c] = act(gate[c]) * up[c]; gate and up are f32. */
+struct rp_glu_cuda {
+    struct rp_cuda_rows rows;
+    struct rp_values gate, up, out;
+    uint32_t cols;
+    enum rp_activation fn;
+};
+int rp_glu_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* out[c] = cap * tanh(in[c] / cap), f32; in and out may be the same columns. */
 struct rp_soft_cap_cuda {

@@ -41,6 +41,17 @@ static __device__ __forceinline__ float rp_activate(enum rp_activation fn, float
     return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
+/* A gate's activation times its up, for every activation of a gated GEMM. NaN stays NaN. */
+static __device__ __forceinline__ float rp_gate(enum rp_activation fn, float gate, float up) {
+    if (fn != RP_ACTIVATION_SWIGLU_CLAMPED)
+        return rp_activate(fn, gate) * up;
+    float x = gate > RP_SWIGLU_LIMIT ? RP_SWIGLU_LIMIT : gate;
+    float u = up > RP_SWIGLU_LIMIT    ? RP_SWIGLU_LIMIT
+              : up < -RP_SWIGLU_LIMIT ? -RP_SWIGLU_LIMIT
+                                      : up;
+    return __fdividef(x, 1.0f + expf(-RP_SWIGLU_ALPHA * x)) * (u + 1.0f);
+}
+
 /* The rotated pair (x[i], x[i + rotary / 2]). */
 static __device__ __forceinline__ float rp_rope_low(float low, float high, float cosine,
                                                     float sine) {

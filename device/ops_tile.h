@@ -31,20 +31,29 @@ INLINE void V(put)(void *to, enum rp_dtype dtype, size_t at, VECTOR x, size_t co
 INLINE VECTOR V(activate)(enum rp_activation fn, VECTOR x) {
     const VECTOR one = V(set1)(1.0f);
     VECTOR exponent = V(sub)(V(set1)(0.0f), x);
-    if (fn != RP_ACTIVATION_SILU) {
+    if (fn == RP_ACTIVATION_SWIGLU_CLAMPED) {
+        exponent = V(mul)(V(set1)(-RP_SWIGLU_ALPHA), x);
+    } else if (fn == RP_ACTIVATION_GELU_TANH) {
         VECTOR cube = V(mul)(V(mul)(V(mul)(V(set1)(0.044715f), x), x), x);
         exponent = V(mul)(V(set1)(-2.0f * 0.7978845608f), V(add)(x, cube));
     }
     /* 88: the largest argument of exp without overflow; dividing by more than 10^38 gives a value
      * that is zero beside any other. */
-    return V(div)(x, V(add)(one, V(exp)(V(most)(exponent, V(set1)(88.0f)))));
+    VECTOR above = fn == RP_ACTIVATION_SIGMOID ? one : x;
+    return V(div)(above, V(add)(one, V(exp)(V(most)(exponent, V(set1)(88.0f)))));
 }
 
 TARGET static void V(gate)(enum rp_activation fn, const float *gate, const float *up, size_t count,
                            void *out, enum rp_dtype out_dtype) {
+    const VECTOR zero = V(set1)(0.0f), limit = V(set1)(RP_SWIGLU_LIMIT);
     for (size_t i = 0; i < count; i += LANES) {
-        VECTOR y = V(activate)(fn, V(get)(gate + i, count - i));
-        V(put)(out, out_dtype, i, V(mul)(y, V(get)(up + i, count - i)), count - i);
+        VECTOR x = V(get)(gate + i, count - i), u = V(get)(up + i, count - i);
+        if (fn == RP_ACTIVATION_SWIGLU_CLAMPED) {
+            x = V(most)(x, limit);
+            u = V(most)(V(sub)(zero, V(most)(u, limit)), limit);
+            u = V(sub)(V(set1)(1.0f), u);
+        }
+        V(put)(out, out_dtype, i, V(mul)(V(activate)(fn, x), u), count - i);
     }
 }
 

@@ -135,6 +135,14 @@ int32_t rp_program_add_op(struct rp_program *program, const struct rp_op *op) {
     return (int32_t)program->op_count++;
 }
 
+int32_t rp_program_add_state(struct rp_program *program, uint64_t bytes) {
+    uint64_t at = program->state_bytes;
+    if (bytes > INT32_MAX || at + bytes > INT32_MAX - RP_CACHE_LINE)
+        return RP_STATUS_OVERFLOW;
+    program->state_bytes = RP_ALIGN_UP(at + bytes, (uint64_t)RP_CACHE_LINE);
+    return (int32_t)at;
+}
+
 void rp_op_add_input(struct rp_op *op, struct rp_view view) {
     RP_ASSERT_CMP(op->in_count, <, RP_OP_INPUTS_MAX);
     op->in[op->in_count++] = view;
@@ -210,7 +218,12 @@ static void put_parameters(struct words *words, const struct rp_op *op) {
             put_float(words, op->u.attention.soft_cap);
         if (op->u.attention.sinks)
             put(words, op->u.attention.sinks);
+        if (op->u.attention.value_dim)
+            put(words, op->u.attention.value_dim);
+        if (op->u.attention.kv_back)
+            put(words, op->u.attention.kv_back);
         break;
+    case RP_OP_GLU:
     case RP_OP_ACTIVATION:
         put(words, (uint32_t)op->u.activation.fn);
         break;
@@ -245,6 +258,8 @@ static void put_parameters(struct words *words, const struct rp_op *op) {
         put(words, op->u.route.groups_used);
         put(words, op->u.route.group_best);
         put_float(words, op->u.route.factor);
+        if (op->u.route.scaled)
+            put(words, op->u.route.scaled);
         break;
     case RP_OP_EXPERT_ORDER:
     case RP_OP_EXPERT_DOWN:
@@ -252,11 +267,33 @@ static void put_parameters(struct words *words, const struct rp_op *op) {
         put_experts(words, &op->u.experts.experts);
         if (op->kind == RP_OP_EXPERT_GATE_UP)
             put(words, (uint32_t)op->u.experts.fn);
+        if (op->u.experts.bias)
+            put(words, op->u.experts.bias);
         break;
     case RP_OP_EXPERT_SUM:
         put_experts(words, &op->u.expert_sum.experts);
         put(words, op->u.expert_sum.shared);
         put(words, op->u.expert_sum.gated);
+        break;
+    case RP_OP_HEAD_LINEAR:
+        put(words, op->u.head_linear.heads);
+        put(words, op->u.head_linear.in_step);
+        put(words, op->u.head_linear.out_step);
+        put(words, op->u.head_linear.copied);
+        put(words, op->u.head_linear.copied_step);
+        break;
+    case RP_OP_CONV:
+        put(words, op->u.conv.width);
+        put(words, op->u.conv.gated);
+        put(words, op->u.conv.silu);
+        put(words, op->u.conv.state_offset);
+        break;
+    case RP_OP_GATED_DELTA:
+        put(words, op->u.delta.key_heads);
+        put(words, op->u.delta.value_heads);
+        put(words, op->u.delta.key_dim);
+        put(words, op->u.delta.value_dim);
+        put(words, op->u.delta.state_offset);
         break;
     default: /* no parameters */
         break;

@@ -56,10 +56,11 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(NORM, "norm")             /* RMSNorm over groups of `group` columns, times vector */         \
     X(LINEAR, "linear")         /* out[n] = in[k] * weight(n, k)^T + vector (bias) */              \
     X(ROPE, "rope")             /* in place on `heads` heads of head_dim columns each */           \
-    X(KV_WRITE, "kv_write")     /* in0 = k, in1 = v, into the pages of each row's sequence */      \
-    X(ATTENTION, "attention")   /* in0 = q, out = heads * head_dim columns */                      \
-    X(ACTIVATION, "activation") /* out[n] = act(in[0, n)) * in[n, 2n) */                           \
-    X(ADD, "add")               /* out = in0 + in1 (out may be in0) */                             \
+    X(KV_WRITE, "kv_write")   /* in0 = k, in1 = v, into the pages of each row's sequence; pages  \
+                                   of latents have no v, and the operator no in1 */ \
+    X(ATTENTION, "attention") /* in0 = q, out = heads * head_dim columns */                        \
+    X(ACTIVATION, "activation")   /* out[n] = act(in[0, n)) * in[n, 2n) */                         \
+    X(ADD, "add")                 /* out = in0 + in1 (out may be in0) */                           \
     X(GATHER_ROWS, "gather_rows") /* out[logit row] = in[token of that logit row] */               \
     X(SAMPLE, "sample")         /* in0 = logits: choose tokens, advance slots, publish results */  \
     X(ALLREDUCE, "allreduce")   /* in place: the sum over the group's ranks (u.exchange) */        \
@@ -74,7 +75,11 @@ uint32_t rp_dtype_bytes(enum rp_dtype dtype);
     X(EXPERT_ORDER, "expert_order")     /* in0 = ids: out = the rows' choices sorted by expert */  \
     X(EXPERT_GATE_UP, "expert_gate_up") /* in0 = rows, in1 = order: out = act(gate) * up */        \
     X(EXPERT_DOWN, "expert_down") /* in0 = gate_up's rows, in1 = order: out = a row per choice */  \
-    X(EXPERT_SUM, "expert_sum")   /* in0 = down's rows, in1 = route's: their weighted sum */
+    X(EXPERT_SUM, "expert_sum")   /* in0 = down's rows, in1 = route's: their weighted sum */       \
+    X(HEAD_LINEAR, "head_linear") /* LINEAR of each head with a matrix of its own */               \
+    X(GLU, "glu")                 /* out = act(in0) * in1, of separate tensors */                  \
+    X(CONV, "conv")               /* causal convolution of each column over its sequence */        \
+    X(GATED_DELTA, "gated_delta") /* in0 = q, k, v, in1 = b, a: out = o of each value head */
 
 enum rp_op_kind {
 #define X(name, text) RP_OP_##name,
@@ -126,7 +131,39 @@ struct rp_experts {
 };
 #define RP_EXPERTS_MAX 1024u
 
-enum rp_activation { RP_ACTIVATION_SILU, RP_ACTIVATION_GELU_TANH };
+enum rp_activation {
+    RP_ACTIVATION_SILU,
+    RP_ACTIVATION_GELU_TANH,
+    /* gpt-oss: g = min(gate, 7), u = clamp(up, -7, 7): g * sigmoid(1.702 g) * (u + 1) */
+    RP_ACTIVATION_SWIGLU_CLAMPED,
+    RP_ACTIVATION_SIGMOID /* of GLU: a sigmoid of the gate alone */
+};
+
+#define RP_CONV_WIDTH_MAX     8u
+#define RP_DELTA_HEAD_DIM_MAX 256u
+
+/* CONV: x[t][c] = in0[t][c] (* in1[t][c]);  y[t][c] = sum over j < width of
+ *     vector[c * width + j] * x[t - (width - 1) + j][c]
+ * j ascending, tokens before the sequence's first count as zeros; out = silu(y), y * in2, or y.
+ * State: (width - 1, cols) f32, the last values of x. */
+struct rp_conv {
+    uint32_t width; /* 2 .. RP_CONV_WIDTH_MAX */
+    bool gated;     /* in1 and in2 are there */
+    bool silu;
+    uint32_t state_offset; /* bytes into a place of state */
+};
+
+/* GATED_DELTA (Yang, Kautz and Hatamizadeh 2024): for each value head h, with the q and k of key
+ * head h / (value_heads / key_heads), state S (key_dim, value_dim) f32:
+ *     q, k = x / sqrt(sum x^2 + 1e-6);  q /= sqrt(key_dim)
+ *     S *= exp(-exp(vector[h]) * softplus(a[h] + bias[h]));  d = sigmoid(b[h]) * (v - S^T k)
+ *     S += k d^T;  o = S^T q
+ * token by token, sums in ascending order of the key's columns: nothing depends on how a prompt is
+ * cut. in0 = q of all key heads, k, v of all value heads; in1 = b of all value heads, then a. */
+struct rp_gated_delta {
+    uint32_t key_heads, value_heads, key_dim, value_dim;
+    uint32_t state_offset; /* bytes into a place: S of value head 0, 1, ... */
+};
 
 /* An activation buffer: (rows, cols) of dtype, row-major, its place in the arena given by
  * lifetime. */
@@ -158,15 +195,19 @@ struct rp_op {
     uint32_t in_count;
     struct rp_view in[RP_OP_INPUTS_MAX]; /* those from in_count on are undefined */
     struct rp_view out;                  /* tensor == RP_NO_TENSOR: none */
-    /* EMBED, LINEAR: (ranks); EXPERT_GATE_UP, EXPERT_DOWN: the matrices of all experts in order */
+    /* EMBED, LINEAR: (ranks); EXPERT_GATE_UP, EXPERT_DOWN, HEAD_LINEAR: the matrices of all experts
+     * or heads in order */
     const struct rp_matrix *weight;
     /* NORM: weight (group) f32; LAYER_NORM, GROUP_NORM: weight (cols); LINEAR: bias (n) f32 or
      * NULL; ROUTE: added to the scores for the choice (count) f32, or NULL; ATTENTION: sinks
-     * (heads) f32 or NULL */
+     * (heads) f32 or NULL; EXPERT_GATE_UP, EXPERT_DOWN: bias (rows of weight) f32 or NULL; CONV:
+     * (cols, width); GATED_DELTA: (value_heads) */
     const float *vector;
     /* Elements from a rank's vector to the next one's; 0: all have the same. */
     uint32_t vector_step;
-    const float *bias; /* LAYER_NORM: (cols) f32 or NULL */
+    /* LAYER_NORM: (cols) f32 or NULL; ROUTE: factors of the experts' weights (count) f32 or NULL;
+     * GATED_DELTA: (value_heads) f32 */
+    const float *bias;
     /* ROPE: (positions, rotary_dim / 2, {cos, sin}) f32; SCALE: (positions) f32 or NULL */
     const float *table;
     union {
@@ -193,10 +234,15 @@ struct rp_op {
         } kv_write;
         struct {
             uint32_t heads, kv_heads, head_dim;
+            /* Pages of latents: V is the first value_dim columns of K, and out has heads *
+             * value_dim columns. 0: V is stored */
+            uint32_t value_dim;
             uint32_t first_head; /* of this rank's, among all heads: what a mask calls h */
-            float scale;         /* of q.k, usually head_dim^-1/2 */
-            uint32_t window;     /* visible iff q - kv < window; 0 = no window. Causal always. */
-            float soft_cap; /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
+            /* It reads K and V of the layer so many before its own; 0: its own. */
+            uint32_t kv_back;
+            float scale;     /* of q.k, usually head_dim^-1/2 */
+            uint32_t window; /* visible iff q - kv < window; 0 = no window. Causal always. */
+            float soft_cap;  /* scores become soft_cap * tanh(score / soft_cap); 0 = as they are */
             /* This layer's mask program, in place of causal, window and soft_cap; NULL: those.
              * Borrowed: it outlives every graph. */
             const struct rp_mask *mask;
@@ -207,7 +253,7 @@ struct rp_op {
         } attention;
         struct {
             enum rp_activation fn;
-        } activation;
+        } activation; /* and GLU */
         struct {
             uint32_t vocab; /* ids at or past it are never chosen */
         } sample;
@@ -232,16 +278,27 @@ struct rp_op {
              * group's score is the sum of its best group_best. groups 1: no limit. */
             uint32_t groups, groups_used, group_best;
             float factor; /* weights are multiplied by it, last */
+            bool scaled;  /* and by bias, each expert's; true in a described model too */
         } route;
         struct {
             struct rp_experts experts;
             enum rp_activation fn; /* EXPERT_GATE_UP */
-        } experts;                 /* EXPERT_ORDER, EXPERT_GATE_UP, EXPERT_DOWN */
+            /* as in linear: of EXPERT_GATE_UP and EXPERT_DOWN */
+            bool bias, first_rank_bias;
+        } experts; /* EXPERT_ORDER, EXPERT_GATE_UP, EXPERT_DOWN */
         struct {
             struct rp_experts experts;
             /* in2 is added last: the shared expert; gated: times sigmoid(in3), in3 one column */
             bool shared, gated;
         } expert_sum;
+        struct rp_conv conv;
+        struct rp_gated_delta delta;
+        struct {
+            /* Head h of out, from column h * out_step on: in0's columns from h * in_step on, times
+             * rows [h * n, (h + 1) * n) of weight (heads * n, k), then `copied` columns of in1 from
+             * h * copied_step on, as they are. copied 0: there is no in1. */
+            uint32_t heads, in_step, out_step, copied, copied_step;
+        } head_linear;
         struct {
             enum rp_dtype payload; /* of ALLREDUCE: F32 or BF16 */
         } exchange;
@@ -262,7 +319,8 @@ struct rp_program {
     struct rp_tensor *tensors;
     uint32_t tensor_count;
     uint32_t tensor_capacity;
-    uint32_t ranks; /* of the group that it is for; 0 and 1: no group */
+    uint32_t ranks;     /* of the group that it is for; 0 and 1: no group */
+    size_t state_bytes; /* of recurrent state of one sequence, all operators together */
 };
 
 /* The shape that a program is lowered for. */
@@ -285,6 +343,9 @@ int32_t rp_program_add_tensor(struct rp_program *program, uint32_t rows, enum rp
                               uint32_t cols, const char *format, ...) RP_PRINTF(5, 6);
 /* Copies *op; checks that every view lies inside its tensor (an assertion: the model writes it). */
 int32_t rp_program_add_op(struct rp_program *program, const struct rp_op *op);
+
+/* Room for `bytes` in the recurrent state of a sequence: its offset, or OVERFLOW past 2 GiB. */
+int32_t rp_program_add_state(struct rp_program *program, uint64_t bytes);
 
 /* Appends an operand. */
 void rp_op_add_input(struct rp_op *op, struct rp_view view);

@@ -23,9 +23,14 @@ struct quantize_args {
     rp_values in;
     uint32_t cols;
     rp_cuda_quantized quantized;
+    uint32_t each;
     bool wide;  /* rows start at a multiple of 16 bytes */
     bool early; /* the live count is complete before the wait */
 };
+
+static __device__ __forceinline__ uint32_t live_rows(const quantize_args &args) {
+    return rp_live_count(args.rows.step, args.rows.rows) * args.each;
+}
 
 /* Columns [col, col + 8) of a row, packed; zeros from `cols` on. */
 static __device__ __forceinline__ uint4 load_piece(const quantize_args &args, size_t row,
@@ -73,7 +78,7 @@ static __global__ void __launch_bounds__(THREADS_MAX) quantize_kernel(quantize_a
     rp_stamp stamp(args.rows.stamp);
     stamp.begin();
     stamp.look();
-    if (row >= rp_live_count(args.rows.step, args.rows.rows))
+    if (row >= live_rows(args))
         return;
     if (LONG) {
         for (uint32_t col = first; col < args.cols; col += step)
@@ -114,14 +119,14 @@ static __global__ void __launch_bounds__(PACKED_THREADS_MOST) quantize_packed(qu
     rp_stamp stamp(args.rows.stamp);
     rp_pdl_trigger();
     if (args.early) {
-        live = rp_live_count(args.rows.step, args.rows.rows);
+        live = live_rows(args);
         stamp.look();
     }
     stamp.wait();
     if (row >= live)
         return;
     if (!args.early) {
-        live = rp_live_count(args.rows.step, args.rows.rows);
+        live = live_rows(args);
         stamp.look();
     }
     const __nv_bfloat16 *from = (const __nv_bfloat16 *)args.in.data + row * args.in.stride;
@@ -169,8 +174,9 @@ static packed_kernel packed_kernel_for(uint32_t pieces, rp_dtype dtype, uint32_t
 int rp_quantize_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_quantize_cuda *from = (const rp_quantize_cuda *)args_void;
     size_t element = rp_dtype_bytes(from->in.dtype);
-    quantize_args args = {from->rows,      from->in, from->cols,
-                          from->quantized, false,    from->behind_product};
+    quantize_args args = {
+        from->rows,          from->in, from->cols, from->quantized, RP_MAX(from->each, 1u), false,
+        from->behind_product};
     if (args.rows.max_rows == 0)
         return cudaSuccess;
     args.wide = (uintptr_t)args.in.data % 16 == 0 && args.in.stride * element % 16 == 0;

@@ -4,7 +4,7 @@
  * slot only by edits in a packet; the sample operator advances it. `length` on the device is the
  * truth (tokens whose K and V are written); the host holds an upper bound.
  *
- *   slot:   | scalars | stop ids | mask parameters | last tokens | page tables (pages_per_slot) |
+ *   slot:   | scalars | stop ids | mask parameters | last tokens | state | page tables (pages_per_slot) |
  *
  *   packet ring (4 entries, host writes, device reads):
  *           | header | rows (row_capacity) | edits (edit_capacity) |
@@ -17,6 +17,13 @@
  *           one word of host memory made a step of 128 rows 5 ms longer.)
  *   result ring (4 entries, device writes, host reads):
  *           | header | one rp_row_result per row of the packet | one rp_token_scores per logit row |
+ *
+ * Recurrent state of models that have it, f32, as the program's operators lay it out: a pool of
+ * places of state_stride bytes. Places [0, slot_count) are those of the slots; the others hold
+ * snapshots, the state of a sequence after some of its tokens, from which another one may begin.
+ * A row reads its state from one place and leaves it in its slot's; where a snapshot is due within
+ * the row's tokens, the operators store it on the way. A sequence begins with zeros, which are
+ * nowhere stored. All of it happens in stream order, so that no place needs a fence.
  *
  * Sampling features that few requests use and that do not fit a slot have two more blocks per slot:
  *
@@ -68,7 +75,12 @@ enum rp_slot_field {
     /* The answer's token i is word i % RP_BAD_WORD_MAX, as far as the last ones go; only with bad
      * words. */
     RP_SLOT_LAST_TOKENS = RP_SLOT_MASK_PARAMS + RP_MASK_PARAMS_MAX,
-    RP_SLOT_PAGES = RP_SLOT_LAST_TOKENS + RP_BAD_WORD_MAX /* then pages_per_slot words */
+    /* For the slot's next row, whose STEP_BEGIN clears them; all 0: begin with the slot's own
+     * state, save none. */
+    RP_SLOT_STATE = RP_SLOT_LAST_TOKENS + RP_BAD_WORD_MAX, /* 1 + place that the row begins with */
+    RP_SLOT_SAVE_AT, /* tokens of the sequence after which its state is stored ... */
+    RP_SLOT_SAVE_TO, /* ... in this place */
+    RP_SLOT_PAGES    /* then pages_per_slot words */
 };
 
 /* Sampling features of a slot beyond its words up to RP_SLOT_MIN_TOKENS. */
@@ -215,6 +227,8 @@ struct rp_step_config {
     uint32_t vocab; /* ids that penalties, masks and scores are for; 0: no slot may ask for any */
     uint32_t mask_capacity; /* masks of the pool */
     bool late_copies;       /* SAMPLE reads copies of late flags and masks in device memory */
+    uint32_t state_places;  /* of recurrent state; 0: the model has none */
+    size_t state_stride;    /* bytes of a place, a multiple of RP_CACHE_LINE */
 };
 
 /* One row of the step, expanded by STEP_BEGIN for the operators. */
@@ -224,7 +238,12 @@ struct rp_live_row {
     uint32_t kv_begin;                 /* position of its first token */
     uint32_t flags;     /* rp_step_row_flags; 0 when the slot is finished: a dead row */
     uint32_t logit_row; /* of its last token: valid when RP_ROW_SAMPLE */
+    /* Recurrent state (zeros on a backend without operators that have it): the place that the row
+     * begins with, or RP_STATE_ZERO; and the place that gets the state after the row's first
+     * save_at tokens, where that is not 0. */
+    uint32_t state_from, save_at, save_to;
 };
+#define RP_STATE_ZERO 0xFFFFFFFFu
 
 /* Counters of the current step. Rows, tokens and logit rows past these counts are padding. */
 struct rp_live_counts {
@@ -275,6 +294,7 @@ struct rp_step_view {
     size_t sample_state_words;     /* a multiple of 4; 0 without a vocabulary */
     const uint32_t *sample_inputs; /* (slot_count, sample_input_words) */
     size_t sample_input_words;
+    unsigned char *state;                 /* (state_places, state_stride): recurrent state */
     struct rp_expert_stats *expert_stats; /* host memory: what EXPERT_ORDER counts (experts.h) */
 };
 
@@ -295,6 +315,11 @@ static inline uint32_t rp_mask_capacity(uint32_t row_capacity) {
 /* Words of a mask over the ids, a multiple of 4. */
 static inline size_t rp_mask_words(const struct rp_step_config *config) {
     return RP_ALIGN_UP((size_t)config->vocab, 128) / 32;
+}
+
+/* A place of recurrent state. */
+static inline unsigned char *rp_state_place(const struct rp_step_view *view, uint32_t place) {
+    return view->state + (size_t)place * view->config.state_stride;
 }
 
 static inline size_t rp_packet_bytes(const struct rp_step_config *config) {

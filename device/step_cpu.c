@@ -37,6 +37,22 @@ static void add_targets(const struct rp_step_view *view, const struct rp_step_ro
     counts->scored = 1;
 }
 
+/* Where the row's recurrent state comes from, and where and when it is saved; false: the packet
+ * lies. */
+static bool expand_state(const struct rp_step_view *view, uint32_t *slot,
+                         struct rp_live_row *live) {
+    uint32_t from = slot[RP_SLOT_STATE], save_at = slot[RP_SLOT_SAVE_AT];
+    uint32_t places = view->config.state_places;
+    if (places == 0)
+        return true;
+    live->save_to = slot[RP_SLOT_SAVE_TO];
+    slot[RP_SLOT_STATE] = slot[RP_SLOT_SAVE_AT] = 0;
+    live->state_from = from ? from - 1 : live->kv_begin ? live->slot : RP_STATE_ZERO;
+    if (save_at > live->kv_begin && save_at - live->kv_begin <= live->token_count)
+        live->save_at = save_at - live->kv_begin;
+    return (from == 0 || live->state_from < places) && live->save_to < places;
+}
+
 /* Writes what the operators need to know of one row; returns false when the packet lies. */
 static bool expand_row(const struct rp_step_view *view, const struct rp_step_row *row,
                        uint32_t index, struct rp_live_counts *counts) {
@@ -71,7 +87,7 @@ static bool expand_row(const struct rp_step_view *view, const struct rp_step_row
         return false;
     }
     live->logit_row = (row->flags & RP_ROW_SAMPLE) ? counts->logit_row_count - 1 : 0;
-    return true;
+    return expand_state(view, slot, live);
 }
 
 /* Whether this step's nodes store their times; when they do, forgets those of the step before, and
@@ -165,6 +181,7 @@ size_t rp_step_state_carve(const struct rp_step_config *config, unsigned char *b
         view->late_flags =
             carve(base, &used, (size_t)RP_STEP_RING_ENTRIES * config->row_capacity * 4);
     }
+    view->state = carve(base, &used, config->state_places * config->state_stride); /* last */
     return used;
 }
 

@@ -96,6 +96,19 @@ static __device__ uint64_t block_scan(uint64_t value, uint64_t *warp_sums, uint6
     return before + value;
 }
 
+/* Where the row's recurrent state comes from, and where and when it is saved; false: the packet
+ * lies. */
+static __device__ bool expand_state(const rp_step_view &view, uint32_t *slot, rp_live_row *live) {
+    uint32_t from = slot[RP_SLOT_STATE], save_at = slot[RP_SLOT_SAVE_AT];
+    uint32_t save_to = slot[RP_SLOT_SAVE_TO], places = view.config.state_places;
+    slot[RP_SLOT_STATE] = slot[RP_SLOT_SAVE_AT] = 0;
+    live->save_to = save_to;
+    live->state_from = from ? from - 1 : live->kv_begin ? live->slot : RP_STATE_ZERO;
+    if (save_at > live->kv_begin && save_at - live->kv_begin <= live->token_count)
+        live->save_at = save_at - live->kv_begin;
+    return (from == 0 || live->state_from < places) && save_to < places;
+}
+
 /* Row `index` of the packet, kept for its tokens; false when the packet lies. before: the sum over
  * the rows before it. */
 static __device__ bool expand_row(const rp_step_view &view, uint32_t index, uint4 row,
@@ -107,7 +120,7 @@ static __device__ bool expand_row(const rp_step_view &view, uint32_t index, uint
         (before >> LOGIT_BITS) + row.y > view.config.token_capacity ||
         (uint64_t)logit_row + (score ? row.y : sample) > view.config.logit_row_capacity)
         return false;
-    const uint32_t *slot = view.slots + (size_t)row.x * view.slot_words;
+    uint32_t *slot = view.slots + (size_t)row.x * view.slot_words;
     uint32_t length = slot[RP_SLOT_LENGTH], last = slot[RP_SLOT_LAST_TOKEN];
     bool finished = slot[RP_SLOT_FINISHED] != 0;
     rp_live_row live = {row.x,
@@ -116,6 +129,8 @@ static __device__ bool expand_row(const rp_step_view &view, uint32_t index, uint
                         length,
                         finished ? 0 : row.w,
                         sample ? logit_row + (score ? row.y - 1 : 0) : 0};
+    if (view.config.state_places && !expand_state(view, slot, &live))
+        return false;
     view.rows[index] = live;
     if (score) { /* expand_scores writes its logit rows */
         pass->scored = true;

@@ -141,6 +141,9 @@ static void encode_join(struct rp_batch *batch, struct edit_writer *writer,
     const int32_t *params = rp_batch_mask_params(batch, request);
     for (uint32_t i = 0; i < batch->mask_param_count; i++)
         edit(writer, slot, RP_SLOT_MASK_PARAMS, i, (uint32_t)params[i]);
+    const struct rp_step_config *config = &batch->view.config;
+    if (config->state_places && join->length)
+        edit(writer, slot, RP_SLOT_STATE, 0, 1 + config->slot_count + join->snapshot);
 }
 
 /* Copies a chunk of the prompt into the staging ring, and the next token when it is to be
@@ -170,6 +173,11 @@ uint32_t rp_batch_encode(struct rp_batch *batch, const struct rp_sched_step *ste
     RP_ASSERT_CMP(step->row_count, <=, config->row_capacity);
     for (uint32_t i = 0; i < step->join_count; i++)
         encode_join(batch, &writer, &step->joins[i]);
+    for (uint32_t i = 0; i < step->save_count; i++) {
+        const struct rp_sched_save *save = &step->saves[i];
+        edit(&writer, save->slot, RP_SLOT_SAVE_AT, 0, save->position);
+        edit(&writer, save->slot, RP_SLOT_SAVE_TO, 0, config->slot_count + save->snapshot);
+    }
     for (uint32_t i = 0; i < step->page_count; i++)
         edit(&writer, step->pages[i].slot, RP_SLOT_PAGES, step->pages[i].index,
              step->pages[i].page);

@@ -22,7 +22,9 @@ static inline const int32_t *rp_batch_mask_params(const struct rp_batch *batch,
 }
 
 /* Edits of one joining sequence at most (its page entries come apart). */
-#define RP_JOIN_EDITS_MAX (RP_SLOT_STOP_IDS + RP_STOP_IDS_MAX + RP_MASK_PARAMS_MAX)
+#define RP_JOIN_EDITS_MAX (RP_SLOT_STOP_IDS + RP_STOP_IDS_MAX + RP_MASK_PARAMS_MAX + 1)
+/* Edits for the snapshot of a row. */
+#define RP_SAVE_EDITS 2
 
 /* Writes the packet of device step `device_step` from the plan, and the sample inputs of slots that
  * join; returns its bytes in use (header, rows and edits), which is what travels. The entry's

@@ -115,9 +115,12 @@ static void set_memory_metrics(struct rp_engine *engine) {
                      (int64_t)rp_model_weight_bytes(engine->model));
         rp_gauge_set(&metrics->memory[RP_MEMORY_ACTIVATIONS], (int64_t)layout->arena_bytes);
         rp_gauge_set(&metrics->memory[RP_MEMORY_WORKSPACE], (int64_t)layout->exchange_bytes);
-        rp_gauge_set(&metrics->memory[RP_MEMORY_SLOTS], (int64_t)layout->state_bytes);
+        rp_gauge_set(&metrics->memory[RP_MEMORY_SLOTS],
+                     (int64_t)(layout->state_bytes - layout->recurrent_bytes));
+        rp_gauge_set(&metrics->memory[RP_MEMORY_STATE], (int64_t)layout->recurrent_bytes);
         rp_gauge_set(&metrics->memory[RP_MEMORY_KV], (int64_t)engine->kv_committed);
     }
+    rp_gauge_set(&metrics->snapshots_capacity, layout->plan.snapshot_count);
     rp_engine_count_allocations(engine);
 }
 

@@ -47,8 +47,13 @@ struct rp_engine_config {
     uint32_t page_tokens;            /* --block-size; 0: the device's */
     enum rp_dtype kv_dtype;          /* F32, BF16, FP8_E4M3 or INT8 */
     bool prefix_cache;               /* default on */
-    bool no_kv_groups;               /* layers with a window keep all pages (tests, comparisons) */
-    bool run_ahead;                  /* default on */
+    /* Snapshots of recurrent state, for the prefix cache: bytes of their pool (0: two for each
+     * slot, at most a twentieth of the memory that is left), and tokens between those of a long
+     * prompt or answer (0: 2048). */
+    uint64_t snapshot_bytes;
+    uint32_t snapshot_interval;
+    bool no_kv_groups; /* layers with a window keep all pages (tests, comparisons) */
+    bool run_ahead;    /* default on */
     bool enforce_eager;
     bool no_fusion;
     bool debug_poison; /* fill the arena with NaN before each step */
@@ -82,11 +87,12 @@ struct rp_memory_item {
     uint64_t bytes;
     bool on_host; /* of a GPU's plan: pinned memory of the host, not part of total_bytes */
 };
-#define RP_MEMORY_ITEMS_MAX 12
+#define RP_MEMORY_ITEMS_MAX 14
 
 /* Layers with the same window and the same KV heads, and the pages that they take of the pool. */
 struct rp_memory_layers {
     uint32_t layers, kv_heads, head_dim;
+    bool latent;     /* K alone is stored */
     uint32_t window; /* tokens; 0: none */
     uint32_t tables; /* page tables of a sequence: its layers do not all fit one page */
     uint64_t pages;  /* that a sequence of max_model_len holds at most */
@@ -105,6 +111,8 @@ struct rp_memory_plan {
     uint64_t kv_tokens;
     struct rp_memory_layers layers[RP_MEMORY_LAYERS_MAX];
     uint32_t layers_count;    /* entries of layers */
+    uint64_t state_bytes;     /* recurrent state of one sequence; 0: the model has none */
+    uint32_t snapshot_count;  /* of such states, that the prefix cache keeps */
     uint32_t max_model_len;   /* in force */
     uint32_t longest_context; /* tokens of the longest sequence that fits the pool and the model */
 };
@@ -117,6 +125,7 @@ enum rp_memory_use {
     RP_MEMORY_WORKSPACE,
     RP_MEMORY_GRAPHS,
     RP_MEMORY_SLOTS,
+    RP_MEMORY_STATE, /* recurrent state of the slots, and its snapshots */
     RP_MEMORY_KV,
     RP_MEMORY_USE_COUNT
 };
@@ -137,6 +146,9 @@ struct rp_engine_metrics {
     struct rp_counter prompt_tokens, generation_tokens, cached_tokens;
     struct rp_counter preemptions, preempted[RP_PREEMPTED_COUNT]; /* all, and by phase */
     struct rp_counter prefix_query_tokens, prefix_hit_tokens;
+    /* Snapshots of recurrent state (kvcache/kv_snapshot.h). */
+    struct rp_gauge snapshots_kept, snapshots_capacity; /* capacity 0: the model has no state */
+    struct rp_counter snapshots_saved, snapshot_hits, snapshot_evictions;
     struct rp_counter steps, decode_steps, mixed_steps, padded_tokens, packet_bytes;
     struct rp_counter misses[RP_MISS_COUNT]; /* steps by reason, those replayed as well */
     struct rp_histogram step_seconds[2];     /* of steps with decode rows alone, and of others */

@@ -65,7 +65,9 @@ int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err) {
     rp_step_state_carve(&layout->step, engine->state, view);
     rp_step_rings_carve(&layout->step, engine->rings, view);
     memset(engine->rings, 0, layout->ring_bytes);
-    if (backend->fill(engine->device, engine->state, 0, layout->state_bytes) != RP_OK ||
+    /* Recurrent state is written before it is read, and lies at the end. */
+    if (backend->fill(engine->device, engine->state, 0,
+                      layout->state_bytes - layout->recurrent_bytes) != RP_OK ||
         backend->synchronize(engine->device) != RP_OK)
         return rp_engine_device_error(engine, "the slots cannot be made", err);
     engine->batch.results = rp_calloc(layout->step.row_capacity, sizeof *engine->batch.results);
@@ -85,7 +87,8 @@ static void measure_gpu(struct rp_engine *engine, const struct rp_device_memory 
     uint64_t allocated = now->allocated_bytes - pool, used, ours;
     uses[RP_MEMORY_WEIGHTS] = engine->weights_bytes;
     uses[RP_MEMORY_ACTIVATIONS] = layout->arena_bytes;
-    uses[RP_MEMORY_SLOTS] = layout->state_bytes;
+    uses[RP_MEMORY_SLOTS] = layout->state_bytes - layout->recurrent_bytes;
+    uses[RP_MEMORY_STATE] = layout->recurrent_bytes;
     ours = engine->weights_bytes + layout->arena_bytes + layout->state_bytes;
     uses[RP_MEMORY_WORKSPACE] = allocated - RP_MIN(allocated, ours);
     used = now->total_bytes - now->free_bytes;

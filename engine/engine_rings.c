@@ -2,10 +2,10 @@
  * sleep when neither has anything. */
 #include "engine/engine_internal.h"
 
+#include "base/threads.h"
 #include "metrics/tick.h"
 
 #include <string.h>
-#include <time.h>
 
 /* Does not wake the loop thread. False when the ring is full. */
 static bool push_event(struct rp_engine *engine, const struct rp_event *event) {
@@ -75,14 +75,7 @@ void rp_engine_flush(struct rp_engine *engine) {
 }
 
 void rp_engine_wait_for_post(struct rp_engine *engine, uint32_t ns) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += ns;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    if (sem_timedwait(&engine->wake_up, &until) == 0)
+    if (rp_sem_wait_ns(&engine->wake_up, ns))
         while (sem_trywait(&engine->wake_up) == 0) {
         } /* many posts, one look at the ring */
 }

@@ -16,6 +16,12 @@
  * page cache, the swap pool and everything else on the machine. */
 #define KV_SHARE_PERCENT 40
 
+/* Tokens between possible snapshots: what the chunked form of a recurrence computes at once. */
+#define STATE_UNIT 64
+/* Snapshots of each slot, and their share of the memory left, where no size is given. */
+#define SNAPSHOTS_PER_SLOT     2
+#define SNAPSHOT_SHARE_PERCENT 5
+
 _Static_assert(RP_KV_LAYERS_MAX >= RP_LAYERS_MAX, "layers of a model without a place in pages");
 
 /* The most tokens of one sequence that a step computes. */
@@ -52,6 +58,8 @@ void rp_engine_config_resolve(struct rp_engine_config *config,
         config->page_tokens = device->page_tokens;
     if (!(config->memory_utilization > 0.0))
         config->memory_utilization = 0.92;
+    if (!config->snapshot_interval)
+        config->snapshot_interval = 2048;
     if (!config->mask_deadline_ns)
         config->mask_deadline_ns = 200000000u;
     if (config->swap_bytes == RP_SWAP_BYTES_AUTO)
@@ -129,6 +137,44 @@ static int settle_context(const struct rp_engine_config *config, const struct rp
 /* Launches that a backend makes of one operator at most: attention's on a GPU. */
 #define LAUNCHES_PER_OP 4
 
+/* Places of recurrent state; *left: memory that is left, before and after. */
+static int size_state(const struct rp_engine_config *config, const struct rp_program *program,
+                      struct rp_engine_layout *out, uint64_t *left, struct rp_error *err) {
+    struct rp_step_config *step = &out->step;
+    uint64_t stride = program->state_bytes, slots = config->max_num_seqs, snapshots;
+    if (stride == 0)
+        return RP_OK;
+    if (slots * stride > *left) {
+        int status = rp_error_set(
+            err, RP_STATUS_NO_MEMORY,
+            "the recurrent state of %u sequences needs %llu bytes each, %llu bytes are left",
+            config->max_num_seqs, (unsigned long long)stride, (unsigned long long)*left);
+        if (*left >= stride)
+            rp_error_hint(err, "try --max-num-seqs %llu",
+                          (unsigned long long)RP_MAX(*left / 2 / stride, (uint64_t)1));
+        return status;
+    }
+    *left -= slots * stride;
+    snapshots = config->snapshot_bytes ? config->snapshot_bytes / stride
+                                       : RP_MIN(SNAPSHOTS_PER_SLOT * slots,
+                                                *left / 100 * SNAPSHOT_SHARE_PERCENT / stride);
+    if (!config->prefix_cache || out->whole_prompts)
+        snapshots = 0;
+    if (snapshots * stride > *left || slots + snapshots > UINT32_MAX / 2) {
+        int status = rp_error_set(
+            err, RP_STATUS_NO_MEMORY,
+            "%llu snapshots of recurrent state need %llu bytes each, %llu are left",
+            (unsigned long long)snapshots, (unsigned long long)stride, (unsigned long long)*left);
+        rp_error_hint(err, "try a smaller --state-snapshot-memory-bytes");
+        return status;
+    }
+    *left -= snapshots * stride;
+    step->state_stride = stride;
+    step->state_places = (uint32_t)(slots + snapshots);
+    out->recurrent_bytes = (slots + snapshots) * stride;
+    return RP_OK;
+}
+
 static void size_step(const struct rp_engine_config *config, const struct rp_model *model,
                       const struct rp_program *program, struct rp_engine_layout *out) {
     struct rp_step_config *step = &out->step;
@@ -144,6 +190,7 @@ static void size_step(const struct rp_engine_config *config, const struct rp_mod
     /* Two steps in flight and the one being written, each at most token_capacity, and a token more
      * for each row that is scored. */
     step->prompt_ring_capacity = ceil_pow2(4 * (step->token_capacity + step->row_capacity));
+    step->edit_capacity += RP_SAVE_EDITS * (step->state_places ? config->max_num_seqs : 0);
     step->vocab = model->config.vocab;
     step->mask_capacity = rp_mask_capacity(step->row_capacity);
     step->late_copies = out->on_gpu;
@@ -162,18 +209,38 @@ static void describe_layers(struct rp_engine_layout *out) {
         const struct rp_kv_layout *kv = &geometry->layouts[g];
         struct rp_kv_groups one = {.count = 1, .window = {geometry->groups.window[g]}};
         uint32_t i = 0;
-        while (i < plan->layers_count && (plan->layers[i].window != one.window[0] ||
-                                          plan->layers[i].kv_heads != kv->kv_heads ||
-                                          plan->layers[i].head_dim != kv->head_dim))
+        while (i < plan->layers_count &&
+               (plan->layers[i].window != one.window[0] ||
+                plan->layers[i].kv_heads != kv->kv_heads ||
+                plan->layers[i].head_dim != kv->head_dim || plan->layers[i].latent != kv->latent))
             i++;
         if (i == plan->layers_count)
-            plan->layers[plan->layers_count++] = (struct rp_memory_layers){
-                .kv_heads = kv->kv_heads, .head_dim = kv->head_dim, .window = one.window[0]};
+            plan->layers[plan->layers_count++] = (struct rp_memory_layers){.kv_heads = kv->kv_heads,
+                                                                           .head_dim = kv->head_dim,
+                                                                           .latent = kv->latent,
+                                                                           .window = one.window[0]};
         plan->layers[i].layers += geometry->layers_in[g];
         plan->layers[i].tables++;
         plan->layers[i].pages +=
             rp_kv_pages_max(&one, kv->page_tokens, chunk_of(out), out->max_model_len);
     }
+}
+
+static void describe_state(struct rp_engine_layout *out) {
+    struct rp_memory_plan *plan = &out->plan;
+    const struct rp_step_config *step = &out->step;
+    char detail[96];
+    plan->state_bytes = step->state_stride;
+    plan->snapshot_count = step->state_places - step->slot_count;
+    if (step->state_places == 0) {
+        plan->snapshot_count = 0;
+        return;
+    }
+    snprintf(detail, sizeof detail, "recurrent: %zu bytes for each of %u sequences",
+             step->state_stride, step->slot_count);
+    add_item(plan, "state", step->slot_count * step->state_stride, false, detail);
+    snprintf(detail, sizeof detail, "%u states of prompt prefixes", plan->snapshot_count);
+    add_item(plan, "snapshots", plan->snapshot_count * step->state_stride, false, detail);
 }
 
 void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_model *model) {
@@ -189,7 +256,10 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     plan->measured = out->gpu.measured;
     if (gpu)
         add_item(plan, "context", uses[RP_MEMORY_CONTEXT], false, "the driver, other processes");
-    enum rp_dtype layers = rp_model_matrix(model, RP_WEIGHT_QKV, 0)->dtype;
+    enum rp_dtype layers =
+        rp_model_matrix(model,
+                        rp_model_has_state(&model->config, 0) ? RP_WEIGHT_MIX_IN : RP_WEIGHT_QKV, 0)
+            ->dtype;
     snprintf(detail, sizeof detail, "%s%s%s", rp_dtype_name(layers),
              layers != model->dtype ? ", the rest " : "",
              layers != model->dtype ? rp_dtype_name(model->dtype) : "");
@@ -213,7 +283,8 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
     }
     snprintf(detail, sizeof detail, "%u slots, page tables of %u entries, counts of %u ids",
              out->step.slot_count, out->step.pages_per_slot, out->step.vocab);
-    add_item(plan, "slots", out->state_bytes, false, detail);
+    add_item(plan, "slots", out->state_bytes - out->recurrent_bytes, false, detail);
+    describe_state(out);
     add_item(plan, "rings", out->ring_bytes, gpu,
              "packets, results, prompt staging, biases and masks");
     plan->page_tokens = out->kv.page_tokens;
@@ -228,20 +299,20 @@ void rp_engine_layout_describe(struct rp_engine_layout *out, const struct rp_mod
 /* What each layer stores. A layer has KV where the program has attention, and gives pages back
  * where all that it sees is a window, much shorter than the longest sequence. */
 static void describe_kv(const struct rp_engine_config *config, const struct rp_model *model,
-                        const struct rp_program *program, const struct rp_device_info *device,
-                        const struct rp_engine_layout *layout, uint32_t wanted_len,
-                        struct rp_kv_layer *layers) {
-    bool groups = device->kv_groups && !config->no_kv_groups && !layout->whole_prompts;
+                        const struct rp_program *program, const struct rp_engine_layout *layout,
+                        uint32_t wanted_len, struct rp_kv_layer *layers) {
+    bool groups = !config->no_kv_groups && !layout->whole_prompts;
     for (uint32_t i = 0; i < model->config.layers; i++)
-        layers[i] = (struct rp_kv_layer){device->kv_groups ? 0 : rp_model_rank_kv_heads(model),
-                                         model->config.head_dim, 0, i};
-    for (uint32_t i = 0; i < program->op_count && device->kv_groups; i++) {
+        layers[i] = (struct rp_kv_layer){.source = i};
+    for (uint32_t i = 0; i < program->op_count; i++) {
         const struct rp_op *op = &program->ops[i];
         if (op->kind != RP_OP_ATTENTION)
             continue;
         struct rp_kv_layer *layer = &layers[op->layer];
         layer->kv_heads = op->u.attention.kv_heads;
         layer->head_dim = op->u.attention.head_dim;
+        layer->latent = op->u.attention.value_dim != 0;
+        layer->source = op->layer - op->u.attention.kv_back;
         if (groups && !op->u.attention.mask &&
             (uint64_t)op->u.attention.window + chunk_of(layout) < wanted_len)
             layer->window = op->u.attention.window;
@@ -249,14 +320,14 @@ static void describe_kv(const struct rp_engine_config *config, const struct rp_m
 }
 
 static int make_geometry(const struct rp_engine_config *config, const struct rp_model *model,
-                         const struct rp_program *program, const struct rp_device_info *device,
-                         uint32_t wanted_len, struct rp_engine_layout *out, struct rp_error *err) {
+                         const struct rp_program *program, uint32_t wanted_len,
+                         struct rp_engine_layout *out, struct rp_error *err) {
     struct rp_kv_layer layers[RP_KV_LAYERS_MAX];
     uint32_t count = model->config.layers, page_tokens = config->page_tokens;
     if (page_tokens > 256 || (page_tokens & (page_tokens - 1)))
         return rp_error_set(err, RP_STATUS_RANGE,
                             "block size %u must be a power of two of at most 256", page_tokens);
-    describe_kv(config, model, program, device, out, wanted_len, layers);
+    describe_kv(config, model, program, out, wanted_len, layers);
     bool made = rp_kv_geometry_make(&out->geometry, layers, count, page_tokens, config->kv_dtype);
     for (uint32_t i = 0; i < count && !made; i++) /* too many groups: keep all pages */
         layers[i].window = 0;
@@ -280,7 +351,7 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
         return status;
     uint32_t wanted_len =
         config->max_model_len ? config->max_model_len : model->config.max_position;
-    status = make_geometry(config, model, program, device, wanted_len, out, err);
+    status = make_geometry(config, model, program, wanted_len, out, err);
     if (status != RP_OK)
         return status;
     struct rp_graph_set_config graphs = {
@@ -296,6 +367,8 @@ int rp_engine_layout_make(const struct rp_engine_config *config, const struct rp
     uint64_t left = device->memory_bytes > used ? device->memory_bytes - used : 0;
     if (out->on_gpu)
         status = rp_gpu_plan_estimate(config, model, program, memory, wanted_len, out, &left, err);
+    if (status == RP_OK)
+        status = size_state(config, program, out, &left, err);
     if (status == RP_OK)
         status = size_pool(config, out, left, wanted_len, err);
     if (status == RP_OK)
@@ -340,5 +413,9 @@ struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_con
         .whole_prompts = layout->whole_prompts,
         .prefix_prompt_only = device->decode_differs && !config->device.fast_numerics,
         .run_ahead = config->run_ahead,
+        .state_unit = layout->step.state_places ? STATE_UNIT : 0,
+        .snapshot_count =
+            layout->step.state_places ? layout->step.state_places - layout->step.slot_count : 0,
+        .snapshot_interval = config->snapshot_interval,
     };
 }

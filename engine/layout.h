@@ -30,7 +30,8 @@ struct rp_engine_layout {
     uint32_t page_count;     /* the padding page included */
     uint32_t host_page_count;
     uint32_t event_capacity;
-    size_t arena_bytes, state_bytes, ring_bytes;
+    size_t arena_bytes, state_bytes, ring_bytes; /* state_bytes: slots, with recurrent_bytes */
+    size_t recurrent_bytes;                      /* recurrent state of slots, and snapshots */
     size_t exchange_bytes; /* of a group: two blocks of the largest exchange */
     struct rp_memory_plan plan;
 };

@@ -12,17 +12,22 @@ void rp_format_bytes(double bytes, char out[16]) {
     snprintf(out, 16, unit ? "%.2f %s" : "%.0f %s", bytes, units[unit]);
 }
 
-/* Where layers have windows: what each kind of them takes of the pool. */
+/* Where layers have windows, or different heads: what each kind of them takes of the pool. */
 static void layers_text(const struct rp_memory_plan *plan, struct rp_buffer *out) {
-    bool windows = false;
-    for (uint32_t i = 0; i < plan->layers_count; i++)
+    bool windows = false, formats = false;
+    for (uint32_t i = 0; i < plan->layers_count; i++) {
         windows |= plan->layers[i].window != 0;
-    for (uint32_t i = 0; i < plan->layers_count && windows; i++) {
+        formats |= plan->layers[i].kv_heads != plan->layers[0].kv_heads ||
+                   plan->layers[i].head_dim != plan->layers[0].head_dim;
+    }
+    for (uint32_t i = 0; i < plan->layers_count && (windows || formats); i++) {
         const struct rp_memory_layers *at = &plan->layers[i];
         rp_buffer_printf(out, "  %-12s %12llu  at most, of one sequence: %u layers",
                          i ? "" : "pages", (unsigned long long)at->pages, at->layers);
         if (at->window)
             rp_buffer_printf(out, " with a window of %u", at->window);
+        if (formats)
+            rp_buffer_printf(out, ", %u KV heads of %u", at->kv_heads, at->head_dim);
         rp_buffer_puts(out, "\n");
     }
 }

@@ -34,6 +34,9 @@ static int check_config(const struct rp_scheduler_config *config, struct rp_erro
     if (page_tokens == 0 || (page_tokens & (page_tokens - 1)) != 0)
         return rp_error_set(err, RP_STATUS_INVALID, "pages of %u tokens: not a power of two",
                             page_tokens);
+    if (config->state_unit & (config->state_unit - 1))
+        return rp_error_set(err, RP_STATUS_INVALID, "states of %u tokens: not a power of two",
+                            config->state_unit);
     if (config->whole_prompts && config->prefix_cache)
         return rp_error_set(err, RP_STATUS_INVALID, "whole prompts cannot use a prefix cache");
     for (uint32_t g = 0; g < config->groups.count && config->whole_prompts; g++)
@@ -68,8 +71,9 @@ static bool alloc_stores(struct rp_scheduler *scheduler) {
         step->copies = rp_calloc(copies, sizeof *step->copies);
         step->zero_pages = rp_calloc(config->page_edit_capacity, sizeof *step->zero_pages);
         step->swaps = rp_calloc(config->slot_count, sizeof *step->swaps);
-        ok = ok && step->swaps && step->rows && step->pages && step->joins && step->copies &&
-             step->zero_pages;
+        step->saves = rp_calloc(config->row_capacity, sizeof *step->saves);
+        ok = ok && step->swaps && step->saves && step->rows && step->pages && step->joins &&
+             step->copies && step->zero_pages;
     }
     return ok;
 }
@@ -145,6 +149,15 @@ int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_sche
     if (status == RP_OK && config->prefix_cache)
         status = rp_kv_prefix_init(&scheduler->prefix, &scheduler->pool, config->page_tokens,
                                    config->hash_key, err);
+    if (config->state_unit && config->snapshot_count && config->prefix_cache) {
+        scheduler->state_unit = RP_MAX(config->state_unit, config->page_tokens);
+        scheduler->snapshot_interval =
+            RP_CEIL_DIV(RP_MAX(config->snapshot_interval, 1u), scheduler->state_unit) *
+            scheduler->state_unit;
+    }
+    if (status == RP_OK)
+        status = rp_kv_snapshots_init(&scheduler->snapshots,
+                                      scheduler->state_unit ? config->snapshot_count : 0, err);
     if (status != RP_OK)
         goto fail;
     for (uint32_t slot = config->slot_count; slot-- > 0;) {
@@ -173,7 +186,9 @@ void rp_scheduler_destroy(struct rp_scheduler *scheduler) {
         rp_free(step->copies);
         rp_free(step->zero_pages);
         rp_free(step->swaps);
+        rp_free(step->saves);
     }
+    rp_kv_snapshots_deinit(&scheduler->snapshots);
     rp_kv_prefix_deinit(&scheduler->prefix);
     rp_kv_pool_deinit(&scheduler->host);
     rp_kv_pool_deinit(&scheduler->pool);
@@ -278,7 +293,11 @@ void rp_scheduler_stats(const struct rp_scheduler *scheduler, struct rp_sched_st
                                 .host_pages_free = rp_kv_pool_count(&scheduler->host, RP_KV_FREE),
                                 .prefix_query_tokens = scheduler->prefix_query_tokens,
                                 .prefix_hit_tokens = scheduler->prefix_hit_tokens,
-                                .steps = scheduler->planned_step};
+                                .steps = scheduler->planned_step,
+                                .snapshots_kept = scheduler->snapshots.kept,
+                                .snapshots_saved = scheduler->snapshots.saved,
+                                .snapshot_hits = scheduler->snapshots.hits,
+                                .snapshot_evictions = scheduler->snapshots.evictions};
     for (int i = 0; i < RP_PREEMPTED_COUNT; i++) {
         out_stats->preempted[i] = scheduler->preempted[i];
         out_stats->preemptions += scheduler->preempted[i];

@@ -36,6 +36,11 @@
  * token is always recomputed (it must give logits), least recently used pages go first, a hit
  * compares the tokens (kv_prefix.h).
  *
+ * Recurrent state (state_unit): a sequence's slot has it, swapped out or not, so nothing is copied.
+ * A prefix hit needs a snapshot of the state after its last page (kvcache/kv_snapshot.h). They are
+ * taken at the last multiple of state_unit before a prompt's last token, and at every multiple of
+ * snapshot_interval; a chunk contains one of these positions at most.
+ *
  * Thread: one owner (the engine thread). Invariants: rp_scheduler_check, called after every plan
  * and commit in debug builds and by the simulator. */
 #ifndef RP_ENGINE_SCHEDULER_H
@@ -72,7 +77,10 @@ struct rp_scheduler_config {
      * prompt */
     bool prefix_prompt_only;
     bool run_ahead;
-    uint64_t hash_key; /* secret of this process, for the prefix cache */
+    uint32_t state_unit;        /* tokens; 0: the model has no recurrent state */
+    uint32_t snapshot_count;    /* with state_unit: 0: no prefix hits */
+    uint32_t snapshot_interval; /* tokens, rounded up to pages and units */
+    uint64_t hash_key;          /* secret of this process, for the prefix cache */
 };
 
 /* A sequence's part of a step, in the order of the packet's rows. */
@@ -98,7 +106,14 @@ struct rp_sched_page {
 struct rp_sched_join {
     struct rp_request *request;
     uint32_t slot;
-    uint32_t length; /* tokens already in pages (prefix hits) */
+    uint32_t length;   /* tokens already in pages (prefix hits) */
+    uint32_t snapshot; /* with recurrent state and a hit: its state is that of this snapshot */
+};
+
+/* The state of a row's sequence after `position` tokens, which are the row's last ones or before,
+ * becomes a snapshot. */
+struct rp_sched_save {
+    uint32_t slot, position, snapshot;
 };
 
 enum rp_sched_copy_kind { RP_COPY_TO_HOST, RP_COPY_TO_DEVICE, RP_COPY_ON_DEVICE };
@@ -131,6 +146,8 @@ struct rp_sched_step {
     uint32_t page_count;
     const struct rp_sched_join *joins;
     uint32_t join_count;
+    const struct rp_sched_save *saves;
+    uint32_t save_count;
     const struct rp_sched_copy *copies;
     uint32_t copy_count;
     const uint32_t *zero_pages; /* pages to fill with zeros before the step (held NaN) */
@@ -177,6 +194,8 @@ struct rp_sched_stats {
     uint32_t host_pages_total, host_pages_free;
     uint64_t preemptions, preempted[RP_PREEMPTED_COUNT]; /* all, and by phase */
     uint64_t prefix_query_tokens, prefix_hit_tokens, steps;
+    uint32_t snapshots_kept;
+    uint64_t snapshots_saved, snapshot_hits, snapshot_evictions;
 };
 
 int rp_scheduler_create(const struct rp_scheduler_config *config, struct rp_scheduler **out,

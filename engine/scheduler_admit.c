@@ -43,6 +43,7 @@ struct prefix_match {
     uint32_t pages;          /* of its beginning */
     struct rp_hash128 chain; /* the hash of the last one */
     uint32_t found, cached;  /* pages of all groups to use, and those that only the cache holds */
+    uint32_t snapshot;       /* with recurrent state: that after the last one */
 };
 
 /* The first page of a group that a sequence needs which begins after `pages` pages. */
@@ -80,7 +81,8 @@ static void count_match(const struct rp_scheduler *scheduler, struct prefix_matc
 
 /* Longest beginning of the prompt that is in the prefix table, in whole pages and without the last
  * token, which must give logits; of a prompt that is to be scored all must. A group with a window
- * needs only the pages that the next token sees. Pages go to scheduler->match. */
+ * needs only the pages that the next token sees; with recurrent state there must be a snapshot.
+ * Pages go to scheduler->match. */
 static struct prefix_match match_prefix(const struct rp_scheduler *scheduler,
                                         const struct rp_request *request) {
     const struct rp_kv_prefix *prefix = &scheduler->prefix;
@@ -99,7 +101,13 @@ static struct prefix_match match_prefix(const struct rp_scheduler *scheduler,
             break;
         for (uint32_t g = 0; g < scheduler->group_count; g++)
             whole &= run_begin[g] <= first_needed(scheduler, g, index + 1);
+        uint32_t snapshot = RP_NO_SNAPSHOT;
+        if (whole && scheduler->config.state_unit) {
+            snapshot = rp_kv_snapshots_find(&scheduler->snapshots, salt, chain);
+            whole = snapshot != RP_NO_SNAPSHOT;
+        }
         if (whole) {
+            match.snapshot = snapshot;
             match.pages = index + 1;
             match.chain = chain;
         }
@@ -124,6 +132,7 @@ static struct rp_sequence *open_sequence(struct rp_scheduler *scheduler, struct 
                                      .max_tokens = request->max_tokens,
                                      .salt = request->cache_salt,
                                      .worst_pages = worst_pages,
+                                     .pending_snapshots = RP_NO_SNAPSHOT,
                                      .tail_tokens = tail_tokens};
     for (uint32_t g = 0; g < scheduler->group_count; g++)
         sequence->held[g].table = table + (size_t)g * scheduler->pages_per_slot;
@@ -160,13 +169,16 @@ static void enter(struct rp_scheduler *scheduler, struct rp_step_store *step,
     fill_tables(scheduler, step, sequence, page_count, hits);
     sequence->planned_length = sequence->verified_length = hit_tokens;
     sequence->hashed_pages = sequence->proven_pages = hits;
-    sequence->chain = match->chain;
+    sequence->chain = sequence->hit = match->chain;
     request->cached_tokens = hit_tokens;
     if (scheduler->config.prefix_cache) {
         scheduler->prefix_query_tokens += request->prompt_count;
         scheduler->prefix_hit_tokens += hit_tokens;
     }
-    step->joins[step->join_count++] = (struct rp_sched_join){request, sequence->slot, hit_tokens};
+    if (hits && scheduler->config.state_unit)
+        rp_kv_snapshots_use(&scheduler->snapshots, match->snapshot, step->id);
+    step->joins[step->join_count++] =
+        (struct rp_sched_join){request, sequence->slot, hit_tokens, match->snapshot};
     bool planned = rp_sched_plan_chunk(scheduler, step, sequence);
     RP_ASSERT(planned);
 }

@@ -97,6 +97,21 @@ static const char *check_lists(const struct rp_scheduler *scheduler) {
     return broken;
 }
 
+static const char *check_snapshots(const struct rp_scheduler *scheduler) {
+    const struct rp_kv_snapshot *entries = scheduler->snapshots.entries;
+    uint32_t pending = 0;
+    for (uint32_t slot = 0; slot < scheduler->config.slot_count; slot++) {
+        const struct rp_sequence *sequence = &scheduler->sequences[slot];
+        uint32_t at = sequence->request ? sequence->pending_snapshots : RP_NO_SNAPSHOT;
+        for (; at != RP_NO_SNAPSHOT && pending <= scheduler->snapshots.count;
+             at = entries[at].next, pending++)
+            if (entries[at].position > sequence->planned_length ||
+                entries[at].position % scheduler->state_unit)
+                return "a snapshot is of tokens that are not planned";
+    }
+    return rp_kv_snapshots_check(&scheduler->snapshots, pending);
+}
+
 /* References that the tables of all sequences in this state hold, against the pool's. */
 static const char *check_refs(const struct rp_scheduler *scheduler, const struct rp_kv_pool *pool,
                               enum rp_sequence_state state) {
@@ -134,6 +149,8 @@ const char *rp_scheduler_check(const struct rp_scheduler *scheduler) {
         broken = check_refs(scheduler, &scheduler->host, RP_SEQUENCE_SWAPPED);
     if (!broken && scheduler->config.prefix_cache)
         broken = rp_kv_prefix_check(&scheduler->prefix);
+    if (!broken)
+        broken = check_snapshots(scheduler);
     if (!broken)
         broken = rp_sched_tenants_check(scheduler);
     if (broken)

@@ -44,6 +44,7 @@ static void free_slot(struct rp_scheduler *scheduler, struct rp_sequence *sequen
 void rp_sched_close(struct rp_scheduler *scheduler, struct rp_sequence *sequence,
                     enum rp_finish_reason reason, uint64_t now_ns) {
     rp_sched_forget_unproven(scheduler, sequence);
+    rp_kv_snapshots_drop(&scheduler->snapshots, &sequence->pending_snapshots);
     if (sequence->state == RP_SEQUENCE_RUNNING) {
         rp_sched_release_pages(scheduler, sequence, sequence->last_step);
         rp_sched_list_remove(scheduler->running, &scheduler->running_count, sequence->slot);
@@ -118,6 +119,12 @@ static void condemn_passed(struct rp_scheduler *scheduler, const struct rp_seque
  * again. Pages found in the cache count too: were one of them broken, each hit would fail a
  * request. */
 static void condemn_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {
+    uint32_t snapshot =
+        sequence->request->cached_tokens && scheduler->config.state_unit
+            ? rp_kv_snapshots_find(&scheduler->snapshots, sequence->salt, sequence->hit)
+            : RP_NO_SNAPSHOT;
+    if (snapshot != RP_NO_SNAPSHOT)
+        rp_kv_snapshots_remove(&scheduler->snapshots, snapshot);
     if (sequence->state != RP_SEQUENCE_RUNNING)
         return;
     for (uint32_t g = 0; g < scheduler->group_count; g++)

@@ -2,8 +2,8 @@
  *
  * Reading order: scheduler_plan.c (makes a step), scheduler_admit.c (admission),
  * scheduler_tenants.c (fair shares), scheduler_pages.c (a sequence's pages), scheduler_swap.c
- * (preemption), scheduler_commit.c (results, events, ends), scheduler.c (the calls of scheduler.h),
- * scheduler_check.c (invariants).
+ * (preemption), scheduler_state.c (snapshots of recurrent state), scheduler_commit.c (results,
+ * events, ends), scheduler.c (the calls of scheduler.h), scheduler_check.c (invariants).
  *
  * Lengths of a sequence, in tokens whose K and V are in pages:
  *
@@ -18,6 +18,7 @@
 #include "engine/rows.h"
 #include "kvcache/kv_pool.h"
 #include "kvcache/kv_prefix.h"
+#include "kvcache/kv_snapshot.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -65,7 +66,9 @@ struct rp_sequence {
      * found. Generated tokens of the page being filled are kept here, at position % page_tokens. */
     struct rp_hash128 chain;
     uint32_t hashed_pages, proven_pages;
-    int32_t *tail_tokens; /* (page_tokens) */
+    int32_t *tail_tokens;       /* (page_tokens) */
+    uint32_t pending_snapshots; /* list; RP_NO_SNAPSHOT: none */
+    struct rp_hash128 hit;      /* the chain after the pages that it found */
 };
 
 /* Whose requests share one fair share; exists while one of them waits or is admitted. */
@@ -89,10 +92,11 @@ struct rp_step_store {
     struct rp_sched_row *rows;    /* (row_capacity) */
     struct rp_sched_page *pages;  /* (page_edit_capacity) */
     struct rp_sched_join *joins;  /* (slot_count) */
+    struct rp_sched_save *saves;  /* (row_capacity) */
     struct rp_sched_copy *copies; /* (copy_capacity) */
     uint32_t *zero_pages;         /* (page_edit_capacity) */
     struct rp_sched_swap *swaps;  /* (slot_count) */
-    uint32_t row_count, page_count, join_count, copy_count, zero_count, swap_count;
+    uint32_t row_count, page_count, join_count, copy_count, zero_count, swap_count, save_count;
     uint32_t token_count, sample_count, chunk_count;
     bool scored, holds;
     uint64_t now_ns;
@@ -110,10 +114,12 @@ struct rp_sched_events {
 struct rp_scheduler {
     struct rp_scheduler_config config; /* token_buckets is our copy */
     struct rp_kv_pool pool, host;
-    struct rp_kv_prefix prefix;           /* only with config.prefix_cache */
-    uint32_t pages_per_slot;              /* of one group */
-    uint32_t group_count, windowed_count; /* windowed: groups with a window */
-    uint32_t lead_group;                  /* the one whose prefix entries are noted */
+    struct rp_kv_prefix prefix;             /* only with config.prefix_cache */
+    struct rp_kv_snapshots snapshots;       /* empty without recurrent state or prefix_cache */
+    uint32_t state_unit, snapshot_interval; /* in whole pages; 0: no snapshots */
+    uint32_t pages_per_slot;                /* of one group */
+    uint32_t group_count, windowed_count;   /* windowed: groups with a window */
+    uint32_t lead_group;                    /* the one whose prefix entries are noted */
     uint32_t token_budget;
 
     struct rp_sequence *sequences; /* (slot_count), by slot */
@@ -220,6 +226,13 @@ void rp_sched_release_pages(struct rp_scheduler *scheduler, struct rp_sequence *
 void rp_sched_prove_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequence);
 /* Pages that it gave back and that were never proven leave the prefix table. */
 void rp_sched_forget_unproven(struct rp_scheduler *scheduler, struct rp_sequence *sequence);
+
+/* scheduler_state.c. How many of the next `count` tokens of a prompt a chunk may have, so that one
+ * position at most is saved. */
+uint32_t rp_sched_limit_saves(const struct rp_scheduler *scheduler,
+                              const struct rp_sequence *sequence, uint32_t count);
+/* The snapshots that the rows of a planned step take; with snapshots alone. */
+void rp_sched_plan_saves(struct rp_scheduler *scheduler, struct rp_step_store *step);
 
 /* Marks (chosen_step) up to `limit` sequences of a tenant (RP_SCHED_NOBODY: of all) that can
  * decode, those first that had a row longest ago. Returns how many. */

@@ -80,6 +80,9 @@ static void enter_pages(struct rp_scheduler *scheduler, struct rp_sequence *sequ
                                          .previous = sequence->chain,
                                          .owner = index < clean ? 0 : sequence->age};
         sequence->chain = rp_kv_prefix_next(&scheduler->prefix, sequence->chain, tokens);
+        rp_kv_snapshots_name(&scheduler->snapshots, sequence->pending_snapshots,
+                             sequence->hashed_pages * scheduler->config.page_tokens, sequence->salt,
+                             sequence->chain);
         for (uint32_t g = 0; g < scheduler->group_count; g++) {
             link.hash = rp_sched_group_hash(scheduler, sequence->chain, g);
             link.is_silent = g != scheduler->lead_group;
@@ -108,6 +111,8 @@ void rp_sched_prove_pages(struct rp_scheduler *scheduler, struct rp_sequence *se
                                    sequence->held[g].table[sequence->proven_pages], sequence->age);
     enter_pages(scheduler, sequence, full);
     sequence->proven_pages = RP_MAX(sequence->proven_pages, full);
+    if (sequence->pending_snapshots != RP_NO_SNAPSHOT)
+        rp_kv_snapshots_keep(&scheduler->snapshots, &sequence->pending_snapshots, tokens_end);
 }
 
 void rp_sched_forget_unproven(struct rp_scheduler *scheduler, struct rp_sequence *sequence) {

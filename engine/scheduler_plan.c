@@ -138,20 +138,24 @@ uint32_t rp_sched_choose_decodes(struct rp_scheduler *scheduler, const struct rp
  * most `limit`, then the others, both oldest first. Returns how many. */
 static uint32_t order_decodes(struct rp_scheduler *scheduler, const struct rp_step_store *step,
                               uint32_t limit) {
-    uint32_t count = 0, ready = 0;
-    for (uint32_t i = 0; i < scheduler->running_count; i++)
-        ready += rp_sequence_can_decode(&scheduler->sequences[scheduler->running[i]], step->id);
-    bool in_turn = ready > limit;
-    if (in_turn)
-        rp_sched_choose_decodes(scheduler, step, RP_SCHED_NOBODY, limit);
-    for (uint32_t part = 0; part < 2; part++) {
-        for (uint32_t i = 0; i < scheduler->running_count; i++) {
-            const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
-            bool second = in_turn && sequence->chosen_step != step->id;
-            if (second == (part == 1) && rp_sequence_can_decode(sequence, step->id))
-                scheduler->order[count++] = sequence->slot;
-        }
+    uint32_t count = 0, kept = 0, others = 0;
+    for (uint32_t i = 0; i < scheduler->running_count; i++) {
+        const struct rp_sequence *sequence = &scheduler->sequences[scheduler->running[i]];
+        if (rp_sequence_can_decode(sequence, step->id))
+            scheduler->order[count++] = sequence->slot;
     }
+    if (count <= limit)
+        return count;
+    /* More than there are rows: those whose turn it is move to the front. */
+    rp_sched_choose_decodes(scheduler, step, RP_SCHED_NOBODY, limit);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t slot = scheduler->order[i];
+        if (scheduler->sequences[slot].chosen_step == step->id)
+            scheduler->order[kept++] = slot;
+        else
+            scheduler->chosen[others++] = slot;
+    }
+    memcpy(&scheduler->order[kept], scheduler->chosen, others * sizeof *scheduler->chosen);
     return count;
 }
 
@@ -205,6 +209,7 @@ bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *s
         count--;
     if (count == 0 || step->row_count == scheduler->config.row_capacity)
         return false;
+    count = rp_sched_limit_saves(scheduler, sequence, count);
     count = take_chunk_pages(scheduler, step, sequence, count);
     if (count == 0)
         return false;
@@ -315,7 +320,7 @@ static struct rp_step_store *begin_step(struct rp_scheduler *scheduler, uint64_t
     struct rp_step_store *step = &scheduler->stores[id % RP_SCHED_IN_FLIGHT_MAX];
     step->id = id;
     step->row_count = step->page_count = step->join_count = 0;
-    step->copy_count = step->zero_count = step->swap_count = 0;
+    step->copy_count = step->zero_count = step->swap_count = step->save_count = 0;
     step->token_count = step->chunk_count = 0;
     step->scored = step->holds = false;
     step->now_ns = now_ns;
@@ -364,6 +369,8 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
         return false;
     }
     cut_last_chunk(scheduler, step);
+    if (scheduler->state_unit)
+        rp_sched_plan_saves(scheduler, step);
     if (scheduler->limits)
         rp_sched_tenants_end_step(scheduler);
     scheduler->planned_step = step->id;
@@ -379,6 +386,8 @@ bool rp_scheduler_plan(struct rp_scheduler *scheduler, uint64_t now_ns, uint32_t
                                        .page_count = step->page_count,
                                        .joins = step->joins,
                                        .join_count = step->join_count,
+                                       .saves = step->saves,
+                                       .save_count = step->save_count,
                                        .copies = step->copies,
                                        .copy_count = step->copy_count,
                                        .zero_pages = step->zero_pages,

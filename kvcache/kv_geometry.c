@@ -7,6 +7,7 @@
 /* Layers of one window and page format. */
 struct layer_class {
     uint32_t window, kv_heads, head_dim;
+    bool latent;
     uint32_t layers;
     size_t layer_bytes; /* of one layer in a page */
     /* With the chosen page: layers to a page; the group that is being filled, and its layers. */
@@ -41,16 +42,26 @@ static struct layer_class *class_of(struct classes *classes, const struct rp_kv_
     for (uint32_t i = 0; i < classes->count; i++) {
         struct layer_class *at = &classes->list[i];
         if (at->window == window && at->kv_heads == layer->kv_heads &&
-            at->head_dim == layer->head_dim)
+            at->head_dim == layer->head_dim && at->latent == layer->latent)
             return at;
     }
     if (classes->count == RP_KV_GROUPS_MAX)
         return NULL;
     struct layer_class *added = &classes->list[classes->count++];
-    *added = (struct layer_class){
-        .window = window, .kv_heads = layer->kv_heads, .head_dim = layer->head_dim};
+    *added = (struct layer_class){.window = window,
+                                  .kv_heads = layer->kv_heads,
+                                  .head_dim = layer->head_dim,
+                                  .latent = layer->latent};
     classes->unbounded |= window == 0;
     return added;
+}
+
+static bool init_layout(struct rp_kv_layout *out, uint32_t layers, const struct layer_class *class,
+                        uint32_t page_tokens, enum rp_dtype dtype) {
+    return class->latent
+               ? rp_kv_layout_init_latent(out, layers, class->head_dim, page_tokens, dtype)
+               : rp_kv_layout_init(out, layers, class->kv_heads, class->head_dim, page_tokens,
+                                   dtype);
 }
 
 static bool owns_pages(const struct rp_kv_layer *layers, uint32_t layer) {
@@ -66,8 +77,7 @@ static bool find_classes(struct classes *classes, const struct rp_kv_layer *laye
             continue;
         struct layer_class *class =
             class_of(classes, &layers[i], window_of(layers, layer_count, i));
-        if (!class ||
-            !rp_kv_layout_init(&one, 1, class->kv_heads, class->head_dim, page_tokens, dtype))
+        if (!class || !init_layout(&one, 1, class, page_tokens, dtype))
             return false;
         class->layer_bytes = one.page_stride;
         class->layers++;
@@ -123,8 +133,7 @@ static bool open_group(struct rp_kv_geometry *out, struct layer_class *class, si
     class->filled = 0;
     class->places = (uint32_t)RP_MIN(page_bytes / class->layer_bytes, class->layers);
     out->groups.window[group] = class->window;
-    if (!rp_kv_layout_init(&out->layouts[group], class->places, class->kv_heads, class->head_dim,
-                           page_tokens, dtype))
+    if (!init_layout(&out->layouts[group], class->places, class, page_tokens, dtype))
         return false;
     out->layouts[group].page_stride = page_bytes;
     return true;

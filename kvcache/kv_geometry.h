@@ -1,7 +1,7 @@
 /* kv_geometry.h - in which pages each layer's K and V lie.
  *
- * Layers are put into groups (kv_groups.h): those of one group have the same window, the same KV
- * heads and the same head_dim. A page belongs to one group and holds page_tokens positions of its
+ * Layers are put into groups (kv_groups.h): those of one group have the same window, KV heads and
+ * head_dim, and store V or not. A page belongs to one group and holds page_tokens positions of its
  * layers. All pages have the same bytes, so that any page can serve any group:
  *
  *   layer     0  1  2  3  4  5  6  7        window of 0, 1, 2, 4, 5, 6: 512; of 3 and 7: none
@@ -26,6 +26,7 @@ struct rp_kv_layer {
     uint32_t head_dim;
     uint32_t window; /* tokens; 0: none */
     uint32_t source; /* the layer whose K and V it reads: itself, or an earlier one */
+    bool latent;     /* K alone, of one head */
 };
 
 struct rp_kv_place {

@@ -30,3 +30,13 @@ bool rp_kv_layout_init(struct rp_kv_layout *layout, uint32_t layers, uint32_t kv
            !rp_mul_overflow(layers, 2, &planes) &&
            !rp_mul_overflow(layout->plane_stride, planes, &layout->page_stride);
 }
+
+bool rp_kv_layout_init_latent(struct rp_kv_layout *layout, uint32_t layers, uint32_t width,
+                              uint32_t page_tokens, enum rp_dtype dtype) {
+    if (!rp_kv_layout_init(layout, layers, 1, width, page_tokens, dtype))
+        return false;
+    layout->latent = true;
+    layout->plane_stride /= 2; /* a multiple of 32 bytes; runs begin at even ones */
+    layout->page_stride /= 2;
+    return true;
+}

@@ -28,11 +28,16 @@ const struct rp_model_family *rp_model_family(enum rp_family id) {
     return families[id];
 }
 
+static bool is_type_of(const struct rp_model_family *family, const char *model_type) {
+    return strcmp(model_type, family->model_type) == 0 ||
+           (family->other_type && strcmp(model_type, family->other_type) == 0);
+}
+
 const struct rp_model_family *rp_model_family_find(const char *architecture,
                                                    const char *model_type) {
     for (size_t i = 0; i < RP_ARRAY_COUNT(families); i++)
         if (architecture ? strcmp(architecture, families[i]->architecture) == 0
-                         : model_type && strcmp(model_type, families[i]->model_type) == 0)
+                         : model_type && is_type_of(families[i], model_type))
             return families[i];
     return NULL;
 }
@@ -45,19 +50,26 @@ const char *rp_family_head_name(const struct rp_model_family *family) {
     return family->head_name ? family->head_name : "lm_head.weight";
 }
 
+const char *rp_family_final_norm_name(const struct rp_model_family *family) {
+    return family->final_norm_name ? family->final_norm_name : "model.norm.weight";
+}
+
+#define FAMILIES_MAX 640
+
 /* "llama, mistral, ...": by model_type, which is shorter than the architecture. */
-static const char *list_families(char out[384]) {
+static const char *list_families(char out[FAMILIES_MAX]) {
     size_t len = 0;
     for (size_t i = 0; i < RP_ARRAY_COUNT(families); i++) {
-        len +=
-            (size_t)snprintf(out + len, 384 - len, "%s%s", i ? ", " : "", families[i]->model_type);
-        RP_ASSERT_CMP(len, <, 384);
+        const char *other = families[i]->other_type;
+        len += (size_t)snprintf(out + len, FAMILIES_MAX - len, "%s%s%s%s", i ? ", " : "",
+                                families[i]->model_type, other ? ", " : "", other ? other : "");
+        RP_ASSERT_CMP(len, <, FAMILIES_MAX);
     }
     return out;
 }
 
 static const struct rp_model_family *read_family(struct rp_config_reader *reader) {
-    char supported[384];
+    char supported[FAMILIES_MAX];
     const json_t *list = rp_config_get(reader, "architectures");
     const json_t *first = json_is_array(list) ? json_array_get(list, 0) : NULL;
     if (list && (!json_is_array(list) || (json_array_size(list) > 0 && !json_is_string(first)))) {
@@ -91,8 +103,10 @@ static void read_sizes(struct rp_config_reader *reader, const struct rp_model_fa
                        struct rp_model_config *config) {
     char message[96];
     config->hidden = rp_config_uint(reader, "hidden_size", RP_CONFIG_REQUIRED, 1, 1u << 18);
+    const char *other = family->intermediate_key;
     config->intermediate =
-        rp_config_uint(reader, "intermediate_size", RP_CONFIG_REQUIRED, 1, 1u << 20);
+        rp_config_uint(reader, other && rp_config_get(reader, other) ? other : "intermediate_size",
+                       or_required(family->intermediate_default), 1, 1u << 20);
     config->layers =
         rp_config_uint(reader, "num_hidden_layers", RP_CONFIG_REQUIRED, 1, RP_LAYERS_MAX);
     config->heads =
@@ -203,6 +217,8 @@ void rp_config_layer_types(struct rp_config_reader *reader, const char *key,
     bool any = false;
     for (uint32_t i = 0; i < config->layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
+        if (rp_model_has_state(config, i)) /* the family has checked its name */
+            continue;
         bool sliding = type && strcmp(type, "sliding_attention") == 0;
         bool full = type && (strcmp(type, "full_attention") == 0 ||
                              (strcmp(type, "attention") == 0 && config->window == 0));
@@ -280,7 +296,10 @@ static void read_quantization(struct rp_config_reader *reader, struct rp_model_c
 static const struct {
     const char *architecture, *model_type, *text_type; /* text_type: where text_config has none */
 } wrappers[] = {{"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text"},
-                {"Mistral3ForConditionalGeneration", "mistral3", "mistral"}};
+                {"Gemma4ForConditionalGeneration", "gemma4", "gemma4_text"},
+                {"Mistral3ForConditionalGeneration", "mistral3", "mistral"},
+                {"Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text"},
+                {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text"}};
 
 /* Index into wrappers, or -1. */
 static int wrapper_of(const struct rp_config_reader *root) {
@@ -297,7 +316,7 @@ static int wrapper_of(const struct rp_config_reader *root) {
 /* Makes `reader` one of text_config, whose family is returned. */
 static const struct rp_model_family *open_wrapped(struct rp_config_reader *reader, int wrapper) {
     const json_t *text = rp_config_get(reader, "text_config");
-    char supported[384];
+    char supported[FAMILIES_MAX];
     if (!json_is_object(text)) {
         rp_config_refuse(reader, RP_STATUS_FORMAT, "text_config", "must be an object");
         return NULL;

@@ -19,10 +19,10 @@ void rp_config_experts(struct rp_config_reader *reader, const struct rp_config_e
                        struct rp_model_config *config) {
     struct rp_model_experts *experts = &config->experts;
     const char *width = keys->intermediate ? keys->intermediate : "intermediate_size";
+    const char *used = keys->used ? keys->used : "num_experts_per_tok";
     char message[64];
     experts->count = rp_config_uint(reader, keys->count, keys->count_default, 1, RP_EXPERTS_MAX);
-    experts->used =
-        rp_config_uint(reader, "num_experts_per_tok", keys->used_default, 1, RP_EXPERTS_MAX);
+    experts->used = rp_config_uint(reader, used, keys->used_default, 1, RP_EXPERTS_MAX);
     experts->intermediate =
         keys->intermediate ? rp_config_uint(reader, width, keys->intermediate_default, 1, 1u << 20)
                            : config->intermediate;
@@ -34,7 +34,7 @@ void rp_config_experts(struct rp_config_reader *reader, const struct rp_config_e
     if (experts->used > experts->count) {
         snprintf(message, sizeof message, "is %u, more than the %u experts", experts->used,
                  experts->count);
-        rp_config_refuse(reader, RP_STATUS_RANGE, "num_experts_per_tok", message);
+        rp_config_refuse(reader, RP_STATUS_RANGE, used, message);
     }
     /* One matrix holds all experts of a layer. */
     uint64_t most = RP_MAX(2ull * experts->intermediate, (uint64_t)config->hidden);
@@ -42,6 +42,24 @@ void rp_config_experts(struct rp_config_reader *reader, const struct rp_config_e
         snprintf(message, sizeof message, "is %u: too many experts of that size", experts->count);
         rp_config_refuse(reader, RP_STATUS_RANGE, keys->count, message);
     }
+}
+
+void rp_config_expert_groups(struct rp_config_reader *reader, double groups_default,
+                             double used_default, uint32_t best, struct rp_model_experts *experts) {
+    char message[64];
+    experts->groups = rp_config_uint(reader, "n_group", groups_default, 1, RP_EXPERTS_MAX);
+    experts->groups_used = rp_config_uint(reader, "topk_group", used_default, 1, experts->groups);
+    experts->group_best = best;
+    uint32_t size = experts->count / experts->groups;
+    snprintf(message, sizeof message, "leaves less than %u experts a group", best);
+    if (size * experts->groups != experts->count)
+        rp_config_refuse(reader, RP_STATUS_RANGE, "n_group",
+                         "must divide the experts (n_routed_experts) into equal groups");
+    else if (experts->groups > 1 && size < best)
+        rp_config_refuse(reader, RP_STATUS_RANGE, "n_group", message);
+    else if (size * experts->groups_used < experts->used)
+        rp_config_refuse(reader, RP_STATUS_RANGE, "topk_group",
+                         "groups have less experts than num_experts_per_tok");
 }
 
 void rp_config_sparse_layers(struct rp_config_reader *reader, struct rp_model_config *config) {

@@ -74,13 +74,24 @@ void rp_config_qwen_window(struct rp_config_reader *reader, struct rp_model_conf
 /* config_experts.c: the keys of a mixture of experts. The names of counts differ by family. */
 struct rp_config_experts_keys {
     const char *count, *intermediate; /* NULL: intermediate_size */
+    const char *used;                 /* NULL: num_experts_per_tok */
     double count_default, used_default, intermediate_default;
 };
 /* count, used and intermediate, which every family has; softmax over all experts. */
 void rp_config_experts(struct rp_config_reader *reader, const struct rp_config_experts_keys *keys,
                        struct rp_model_config *config);
+/* n_group, topk_group: the choice is limited to the groups whose `best` experts have the highest
+ * sums. */
+void rp_config_expert_groups(struct rp_config_reader *reader, double groups_default,
+                             double used_default, uint32_t best, struct rp_model_experts *experts);
 /* Qwen's rule: experts in every decoder_sparse_step-th layer that is not in mlp_only_layers. */
 void rp_config_sparse_layers(struct rp_config_reader *reader, struct rp_model_config *config);
+
+/* config_state.c: which layers have state, by layer_types; without that key those that `rule` says
+ * (NULL: none). `name` is their type. One layer at least must have attention. */
+void rp_config_state_layers(struct rp_config_reader *reader, const char *name,
+                            bool (*rule)(struct rp_config_reader *reader, uint32_t layer),
+                            struct rp_model_config *config);
 
 struct rp_model_family;
 

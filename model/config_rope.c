@@ -41,12 +41,18 @@ static const char *const known_keys[] = {"rope_type",
                                          "llama_4_scaling_beta",
                                          "finetuned"};
 
-static void refuse_unknown(struct rp_config_reader *json) {
+/* How positions in images are rotated; a token of text has one position. */
+static bool is_of_images(const struct rp_model_family *family, const char *key) {
+    return family->image_rope &&
+           (strcmp(key, "mrope_section") == 0 || strcmp(key, "mrope_interleaved") == 0);
+}
+
+static void refuse_unknown(struct rp_config_reader *json, const struct rp_model_family *family) {
     const char *key;
     json_t *value;
     char shown[80];
     json_object_foreach((json_t *)json->object, key, value) {
-        bool known = json_is_null(value);
+        bool known = json_is_null(value) || is_of_images(family, key);
         for (size_t i = 0; i < RP_ARRAY_COUNT(known_keys); i++)
             known = known || strcmp(key, known_keys[i]) == 0;
         if (!known)
@@ -94,15 +100,25 @@ static void read_yarn(struct rope_reader *r) {
                        ? yarn_scale(rope->factor, mscale) / yarn_scale(rope->factor, all)
                        : yarn_scale(rope->factor, 1);
     rope->attention_factor = rp_config_double(&r->json, "attention_factor", scale, 0, true, 1e6);
+    if (r->config->latent.rank) { /* so that cos and sin, and the columns beside them, have it */
+        double all_dim = all > 0 ? yarn_scale(rope->factor, all) : 1.0;
+        r->config->attention_scale = all_dim * all_dim / sqrt(r->config->head_dim);
+    }
     if (rope->theta <= 1)
         rp_config_refuse(&r->json, RP_STATUS_RANGE, "rope_theta", "must be above 1 with yarn");
     if (rope->beta_fast < rope->beta_slow)
         rp_config_refuse(&r->json, RP_STATUS_RANGE, "beta_fast", "must be at least beta_slow");
 }
 
+/* Columns of the heads that the table is for. */
+static uint32_t head_dim_of(const struct rope_reader *r) {
+    bool full = r->rope == &r->config->rope && r->config->full_head_dim;
+    return full ? r->config->full_head_dim : r->config->head_dim;
+}
+
 static void read_divisors(struct rope_reader *r, const char *key, float *out) {
     const json_t *list = rp_config_get(&r->json, key);
-    uint32_t dim = r->rope->rotary_dim ? r->rope->rotary_dim : r->config->head_dim;
+    uint32_t dim = r->rope->rotary_dim ? r->rope->rotary_dim : head_dim_of(r);
     char message[80];
     snprintf(message, sizeof message, "must be a list of %u numbers above 0", dim / 2);
     bool good = json_is_array(list) && json_array_size(list) == dim / 2;
@@ -166,8 +182,23 @@ static double one_of_two(struct rp_config_reader *root, struct rp_config_reader 
     return inner;
 }
 
+static bool is_proportional(const struct rope_reader *r) {
+    const char *type = json_string_value(rp_config_get(&r->json, "rope_type"));
+    return type && strcmp(type, "proportional") == 0 && r->family->id == RP_FAMILY_GEMMA4;
+}
+
+/* Gemma 4: the exponents are those of whole heads, of which only the first part turns. */
+static void read_proportional(struct rope_reader *r) {
+    double part = rp_config_double(&r->json, "partial_rotary_factor", 1, 0, true, 1);
+    r->rope->kind = RP_ROPE_PROPORTIONAL;
+    r->rope->live_pairs = (uint32_t)(part * head_dim_of(r) / 2);
+    r->rope->factor = factor_of(r, 1);
+}
+
 static void read_rotary_dim(struct rp_config_reader *root, struct rope_reader *r) {
     double fallback = r->family->partial_rotary_default;
+    if (is_proportional(r))
+        return;
     double part =
         one_of_two(root, &r->json, "partial_rotary_factor", fallback > 0 ? fallback : 1, 1);
     if (part == 1)
@@ -196,8 +227,14 @@ static void read_table(struct rp_config_reader *root, const struct rp_model_fami
     rope->theta = one_of_two(root, &r.json, "rope_theta", fallback, 1e12);
     read_original_length(root, &r);
     read_rotary_dim(root, &r);
-    if (*root->status == RP_OK)
+    if (*root->status == RP_OK && is_proportional(&r))
+        read_proportional(&r);
+    else if (*root->status == RP_OK)
         read_kind(&r);
+    if (config->latent.rank && rope->kind != RP_ROPE_YARN &&
+        rp_config_get(&r.json, "mscale_all_dim"))
+        rp_config_refuse(&r.json, RP_STATUS_UNSUPPORTED, "mscale_all_dim",
+                         "is supported with yarn alone");
     bool scales_q = family->scales_q && rope == &config->rope;
     if (scales_q)
         config->q_scale_beta =
@@ -205,7 +242,7 @@ static void read_table(struct rp_config_reader *root, const struct rp_model_fami
     else if (rp_config_get(&r.json, "llama_4_scaling_beta"))
         rp_config_refuse(&r.json, RP_STATUS_UNSUPPORTED, "llama_4_scaling_beta",
                          "is not supported in this family");
-    refuse_unknown(&r.json);
+    refuse_unknown(&r.json, family);
 }
 
 /* One object for each type of layer. */

@@ -6,21 +6,14 @@
 
 const struct rp_tensor_rule rp_gemma_tensors[RP_GEMMA_TENSOR_COUNT] = {
     {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_Q, "self_attn.q_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_K, "self_attn.k_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_V, "self_attn.v_proj.weight"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_Q, "self_attn.q_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_K, "self_attn.k_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_V, "self_attn.v_proj.bias"},
-    {RP_WEIGHT_Q_NORM, RP_SPAN_ALL, "self_attn.q_norm.weight"},
-    {RP_WEIGHT_K_NORM, RP_SPAN_ALL, "self_attn.k_norm.weight"},
+    RP_TENSORS_QKV,
+    RP_TENSORS_QKV_BIAS,
+    RP_TENSORS_QK_NORMS,
     {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
     {RP_WEIGHT_O_BIAS, RP_SPAN_ALL, "self_attn.o_proj.bias"},
     {RP_WEIGHT_ATTN_POST_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},
     {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "pre_feedforward_layernorm.weight"},
-    {RP_WEIGHT_GATE_UP, RP_SPAN_GATE, "mlp.gate_proj.weight"},
-    {RP_WEIGHT_GATE_UP, RP_SPAN_UP, "mlp.up_proj.weight"},
-    {RP_WEIGHT_DOWN, RP_SPAN_ALL, "mlp.down_proj.weight"},
+    RP_TENSORS_MLP,
     {RP_WEIGHT_MLP_POST_NORM, RP_SPAN_ALL, "post_feedforward_layernorm.weight"},
 };
 

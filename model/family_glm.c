@@ -6,12 +6,8 @@
 /* glm has no post-norms: rules of weights that a model lacks are skipped. */
 static const struct rp_tensor_rule tensors[] = {
     {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_Q, "self_attn.q_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_K, "self_attn.k_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_V, "self_attn.v_proj.weight"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_Q, "self_attn.q_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_K, "self_attn.k_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_V, "self_attn.v_proj.bias"},
+    RP_TENSORS_QKV,
+    RP_TENSORS_QKV_BIAS,
     {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
     {RP_WEIGHT_ATTN_POST_NORM, RP_SPAN_ALL, "post_self_attn_layernorm.weight"},
     {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},

@@ -8,29 +8,16 @@
 
 static const struct rp_tensor_rule tensors[] = {
     {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_Q, "self_attn.q_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_K, "self_attn.k_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_V, "self_attn.v_proj.weight"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_Q, "self_attn.q_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_K, "self_attn.k_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_V, "self_attn.v_proj.bias"},
-    {RP_WEIGHT_Q_NORM, RP_SPAN_ALL, "self_attn.q_norm.weight"},
-    {RP_WEIGHT_K_NORM, RP_SPAN_ALL, "self_attn.k_norm.weight"},
+    RP_TENSORS_QKV,
+    RP_TENSORS_QKV_BIAS,
+    RP_TENSORS_QK_NORMS,
     {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
     {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},
-    {RP_WEIGHT_GATE_UP, RP_SPAN_GATE, "mlp.gate_proj.weight"},
-    {RP_WEIGHT_GATE_UP, RP_SPAN_UP, "mlp.up_proj.weight"},
-    {RP_WEIGHT_DOWN, RP_SPAN_ALL, "mlp.down_proj.weight"},
+    RP_TENSORS_MLP,
     {RP_WEIGHT_ROUTER, RP_SPAN_ALL, "mlp.gate.weight"},
     {RP_WEIGHT_ROUTER_BIAS, RP_SPAN_ALL, "mlp.gate.e_score_correction_bias"},
-    {RP_WEIGHT_EXPERT_GATE_UP, RP_SPAN_ALL, "mlp.experts.gate_up_proj"},
-    {RP_WEIGHT_EXPERT_DOWN, RP_SPAN_ALL, "mlp.experts.down_proj"},
-    {RP_WEIGHT_EXPERT_GATE_UP, RP_SPAN_GATE, "mlp.experts.*.gate_proj.weight"},
-    {RP_WEIGHT_EXPERT_GATE_UP, RP_SPAN_UP, "mlp.experts.*.up_proj.weight"},
-    {RP_WEIGHT_EXPERT_DOWN, RP_SPAN_ALL, "mlp.experts.*.down_proj.weight"},
-    {RP_WEIGHT_SHARED_GATE_UP, RP_SPAN_GATE, "mlp.shared_experts.gate_proj.weight"},
-    {RP_WEIGHT_SHARED_GATE_UP, RP_SPAN_UP, "mlp.shared_experts.up_proj.weight"},
-    {RP_WEIGHT_SHARED_DOWN, RP_SPAN_ALL, "mlp.shared_experts.down_proj.weight"},
+    RP_TENSORS_EXPERTS,
+    RP_TENSORS_SHARED_EXPERT("mlp.shared_experts."),
 };
 
 static void layer(struct rp_emit *e, struct rp_view x) {
@@ -38,21 +25,6 @@ static void layer(struct rp_emit *e, struct rp_view x) {
         rp_qwen3_layer(e, x);
     else
         rp_llama_layer(e, x);
-}
-
-static void read_groups(struct rp_config_reader *reader, struct rp_model_experts *experts) {
-    experts->groups = rp_config_uint(reader, "n_group", 1, 1, RP_EXPERTS_MAX);
-    experts->groups_used = rp_config_uint(reader, "topk_group", 1, 1, experts->groups);
-    experts->group_best = 2;
-    uint32_t size = experts->count / experts->groups;
-    if (size * experts->groups != experts->count)
-        rp_config_refuse(reader, RP_STATUS_RANGE, "n_group",
-                         "must divide the experts (n_routed_experts) into equal groups");
-    else if (experts->groups > 1 && size < experts->group_best)
-        rp_config_refuse(reader, RP_STATUS_RANGE, "n_group", "leaves less than 2 experts a group");
-    else if (size * experts->groups_used < experts->used)
-        rp_config_refuse(reader, RP_STATUS_RANGE, "topk_group",
-                         "groups have less experts than num_experts_per_tok");
 }
 
 static void configure(struct rp_config_reader *reader, struct rp_model_config *config) {
@@ -72,7 +44,7 @@ static void configure(struct rp_config_reader *reader, struct rp_model_config *c
     experts->renormalize = rp_config_bool(reader, "norm_topk_prob", true);
     experts->factor = (float)rp_config_double(reader, "routed_scaling_factor", 1, 0, true, 1e6);
     experts->shared = experts->intermediate * rp_config_uint(reader, "n_shared_experts", 1, 0, 64);
-    read_groups(reader, experts);
+    rp_config_expert_groups(reader, 1, 1, 2, experts);
     uint32_t dense = rp_config_uint(reader, "first_k_dense_replace", 1, 0, RP_LAYERS_MAX);
     for (uint32_t i = 0; i < dense; i++)
         experts->dense_layers[i / 32] |= 1u << i % 32;

@@ -9,12 +9,8 @@
 
 static const struct rp_tensor_rule hybrid_tensors[] = {
     {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_Q, "self_attn.q_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_K, "self_attn.k_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_V, "self_attn.v_proj.weight"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_Q, "self_attn.q_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_K, "self_attn.k_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_V, "self_attn.v_proj.bias"},
+    RP_TENSORS_QKV,
+    RP_TENSORS_QKV_BIAS,
     {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
     {RP_WEIGHT_O_BIAS, RP_SPAN_ALL, "self_attn.o_proj.bias"},
     {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},
@@ -24,12 +20,8 @@ static const struct rp_tensor_rule hybrid_tensors[] = {
 
 static const struct rp_tensor_rule moe_tensors[] = {
     {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_Q, "self_attn.q_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_K, "self_attn.k_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_V, "self_attn.v_proj.weight"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_Q, "self_attn.q_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_K, "self_attn.k_proj.bias"},
-    {RP_WEIGHT_QKV_BIAS, RP_SPAN_V, "self_attn.v_proj.bias"},
+    RP_TENSORS_QKV,
+    RP_TENSORS_QKV_BIAS,
     {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
     {RP_WEIGHT_O_BIAS, RP_SPAN_ALL, "self_attn.o_proj.bias"},
     {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},

@@ -6,9 +6,7 @@
 
 static const struct rp_tensor_rule tensors[] = {
     {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_Q, "self_attn.q_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_K, "self_attn.k_proj.weight"},
-    {RP_WEIGHT_QKV, RP_SPAN_V, "self_attn.v_proj.weight"},
+    RP_TENSORS_QKV,
     {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
     {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},
     {RP_WEIGHT_ROUTER, RP_SPAN_ALL, "block_sparse_moe.gate.weight"},

@@ -10,6 +10,7 @@
 
 #include "attention/mask/mask.h"
 #include "device/program.h"
+#include "kvcache/kv_layout.h"
 #include "model/weights.h"
 #include "quant/rounding/quantize.h"
 
@@ -46,7 +47,15 @@
     X(QWEN3_MOE, qwen3_moe, "Qwen3-MoE")                                                           \
     X(OLMOE, olmoe, "OLMoE")                                                                       \
     X(GRANITE_MOE, granite_moe, "Granite-MoE")                                                     \
-    X(GLM4_MOE, glm4_moe, "GLM4-MoE")
+    X(GLM4_MOE, glm4_moe, "GLM4-MoE")                                                              \
+    X(DEEPSEEK_V2, deepseek_v2, "DeepSeek-V2")                                                     \
+    X(DEEPSEEK_V3, deepseek_v3, "DeepSeek-V3")                                                     \
+    X(GPT_OSS, gpt_oss, "gpt-oss")                                                                 \
+    X(GEMMA4, gemma4, "Gemma4")                                                                    \
+    X(LFM2, lfm2, "LFM2")                                                                          \
+    X(QWEN3_NEXT, qwen3_next, "Qwen3-Next")                                                        \
+    X(QWEN3_5, qwen3_5, "Qwen3.5")                                                                 \
+    X(QWEN3_5_MOE, qwen3_5_moe, "Qwen3.5-MoE")
 
 enum rp_family {
 #define X(id, name, title) RP_FAMILY_##id,
@@ -62,7 +71,8 @@ enum rp_rope_kind {
     RP_ROPE_LINEAR,
     RP_ROPE_LLAMA3,
     RP_ROPE_YARN,
-    RP_ROPE_LONGROPE
+    RP_ROPE_LONGROPE,
+    RP_ROPE_PROPORTIONAL /* the first pairs turn as if all did, the others stay */
 };
 
 #define RP_ROPE_PAIRS_MAX 256 /* of head_dim 512 */
@@ -77,6 +87,7 @@ struct rp_rope {
     double attention_factor;     /* cos and sin are multiplied by it; 0: 1 */
     uint32_t original_max_position;
     uint32_t rotary_dim; /* leading columns of a head that are rotated; 0: head_dim */
+    uint32_t live_pairs; /* proportional: pairs that turn */
     /* longrope: divisors of the frequencies, by the positions that the table holds */
     float short_factor[RP_ROPE_PAIRS_MAX], long_factor[RP_ROPE_PAIRS_MAX];
 };
@@ -98,6 +109,8 @@ enum rp_module {
     RP_MODULE_GATE,
     RP_MODULE_UP,
     RP_MODULE_DOWN,
+    RP_MODULE_Q_B,
+    RP_MODULE_KV_B,
     RP_MODULE_EXPERT_GATE,
     RP_MODULE_EXPERT_UP,
     RP_MODULE_EXPERT_DOWN,
@@ -109,13 +122,14 @@ enum rp_module {
 
 /* How 4-bit weights lie in files (model/weights_4bit.c). */
 enum rp_quant_layout {
-    RP_QUANT_8_BITS,    /* they have 8 bits */
-    RP_QUANT_PACKED,    /* compressed-tensors, integers */
-    RP_QUANT_AWQ,       /* words of eight outputs */
-    RP_QUANT_GPTQ,      /* words of eight inputs */
-    RP_QUANT_NVFP4,     /* compressed-tensors */
-    RP_QUANT_NVFP4_OPT, /* ModelOpt */
-    RP_QUANT_MXFP4      /* compressed-tensors */
+    RP_QUANT_8_BITS,       /* they have 8 bits */
+    RP_QUANT_PACKED,       /* compressed-tensors, integers */
+    RP_QUANT_AWQ,          /* words of eight outputs */
+    RP_QUANT_GPTQ,         /* words of eight inputs */
+    RP_QUANT_NVFP4_PACKED, /* compressed-tensors */
+    RP_QUANT_NVFP4_OPT,    /* ModelOpt */
+    RP_QUANT_MXFP4_PACKED, /* compressed-tensors */
+    RP_QUANT_MXFP4_EXPERTS /* gpt-oss: one tensor for all experts of a layer */
 };
 
 /* What quantization_config says (model/quant_config.h); scales RP_SCALE_NONE: there is none. */
@@ -132,7 +146,7 @@ struct rp_model_quant {
     bool static_input;
     bool input_ignored; /* of 4 bits: the file describes quantized inputs, which stay bf16 here */
     bool head;          /* lm_head is quantized */
-    uint16_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module is quantized */
+    uint32_t modules[RP_LAYERS_MAX]; /* bit rp_module: that module is quantized */
     /* of 4 bits: rp_block_type; that of the scales is known once the tensors are */
     uint8_t types[RP_LAYERS_MAX][RP_MODULE_COUNT], head_type;
 };
@@ -164,8 +178,32 @@ struct rp_model_experts {
     bool bias, renormalize;
     uint32_t groups, groups_used, group_best;
     float factor;
+    bool linear_bias; /* the router's logits and the experts' GEMMs have biases */
+    bool parallel;    /* layers have an MLP beside their experts: Gemma 4 */
     uint32_t dense_layers[RP_LAYERS_MAX / 32]; /* bit i % 32 of word i / 32: layer i has an MLP */
     bool stacked; /* the files have one tensor for all experts; chosen by the names in them */
+};
+
+/* Multi-head latent attention (rp_emit_latent_attention, network.h). rank 0: the model has none;
+ * else head_dim is nope_dim + rope_dim, and there is one KV head. */
+struct rp_model_latent {
+    uint32_t rank;               /* values from which each head makes its K and V */
+    uint32_t rope_dim, nope_dim; /* columns of q and k that are rotated, and that are not */
+    uint32_t value_dim;          /* columns of a head's V */
+    uint32_t q_rank; /* values from which q is made; 0: it is made of the layer's input */
+};
+
+/* Values that a token's K and V are stored as. */
+static inline uint32_t rp_model_latent_cols(const struct rp_model_latent *latent) {
+    return latent->rank + latent->rope_dim;
+}
+
+/* Layers that carry a state from token to token, in place of attention. */
+struct rp_model_state {
+    uint32_t layers[RP_LAYERS_MAX / 32]; /* bit i % 32 of word i / 32: layer i has one */
+    uint32_t conv_width;                 /* of the causal convolution */
+    /* The gated delta rule (program.h); value_heads 0: there is only the convolution. */
+    uint32_t key_heads, value_heads, key_dim, value_dim;
 };
 
 struct rp_model_config {
@@ -201,9 +239,22 @@ struct rp_model_config {
     bool norm_bias;        /* of LayerNorm */
     uint32_t nope_layers[RP_LAYERS_MAX / 32]; /* bits as above: layer i does not rotate q and k */
     bool nope_full_layers;                    /* nor do layers without a window */
+    /* From here to layer_scalars: Gemma 4. Heads of layers without a window; 0: the same. */
+    uint32_t full_head_dim, full_kv_heads;
+    bool v_norm;        /* RMSNorm of each head of v, without a weight */
+    bool full_k_is_v;   /* in layers without a window v is k before its norm */
+    uint32_t kv_shared; /* so many last layers read the K and V of an earlier one of their kind */
+    bool wide_shared;   /* and their MLP is twice as wide */
+    /* Width of each layer's part of a second embedding, which gates what the layer adds last; 0:
+     * none. */
+    uint32_t layer_embed, layer_embed_vocab;
+    bool layer_scalars; /* the residual is multiplied by a number of each layer */
     /* q of position p is multiplied by 1 + it * ln(1 + floor(p / rope.original_max_position)) */
     double q_scale_beta;
     struct rp_model_experts experts;
+    struct rp_model_latent latent;
+    struct rp_model_state state;
+    bool output_gate; /* attention's output is multiplied by a sigmoid; q_proj has its rows, too */
     struct rp_rope rope, local_rope; /* local_rope: of layers with a window, where theta is not 0 */
     enum rp_dtype file_dtype; /* of the weights on disk; with quant: of those that are not 8 bits */
     struct rp_model_quant quant;
@@ -229,6 +280,32 @@ static inline uint32_t rp_model_window(const struct rp_model_config *config, uin
 static inline bool rp_model_has_experts(const struct rp_model_config *config, uint32_t layer) {
     return config->experts.count > 0 && layer < RP_MIN(config->layers, RP_LAYERS_MAX) &&
            !(config->experts.dense_layers[layer / 32] >> layer % 32 & 1);
+}
+
+/* What attention of a layer has. */
+struct rp_layer_heads {
+    uint32_t head_dim, kv_heads;
+    uint32_t source; /* the layer whose K and V it reads: itself, or an earlier one */
+    bool k_is_v;
+};
+struct rp_layer_heads rp_model_layer_heads(const struct rp_model_config *config, uint32_t layer);
+/* Rows of q (and the gate of attention's output), k and v of a layer; 0: it has none. With latents:
+ * of q or what it is made of, of the latent, and 0. */
+void rp_model_qkv_rows(const struct rp_model_config *config, uint32_t layer, uint32_t out_rows[3]);
+/* Width of a layer's MLP. */
+uint32_t rp_model_intermediate(const struct rp_model_config *config, uint32_t layer);
+/* Whether all layers have the same heads and K and V of their own. */
+bool rp_model_has_equal_layers(const struct rp_model_config *config);
+static inline bool rp_model_has_state(const struct rp_model_config *config, uint32_t layer) {
+    return layer < RP_MIN(config->layers, RP_LAYERS_MAX) &&
+           (config->state.layers[layer / 32] >> layer % 32 & 1);
+}
+/* Columns that go through the convolution: q, k and v of the delta rule, or hidden. */
+static inline uint32_t rp_model_conv_cols(const struct rp_model_config *config) {
+    const struct rp_model_state *state = &config->state;
+    return state->value_heads
+               ? 2 * state->key_heads * state->key_dim + state->value_heads * state->value_dim
+               : config->hidden;
 }
 
 /* The angles of a layer's q and k; NULL: they are not rotated. */
@@ -258,6 +335,7 @@ struct rp_model {
      * NULL */
     float *rope_table, *local_rope_table;
     float *q_scale_table; /* (the same positions), or NULL */
+    float *ones;          /* (head_dim): the weight of norms without one, or NULL */
     uint32_t rope_positions;
     /* Files that the matrices have yet to be read from (rp_model_open), or NULL. */
     struct rp_weight_source *source;
@@ -284,6 +362,13 @@ uint32_t rp_model_rank_kv_heads(const struct rp_model *model);
 uint32_t rp_model_rank_intermediate(const struct rp_model *model);
 uint32_t rp_model_rank_expert_intermediate(const struct rp_model *model);
 uint32_t rp_model_rank_vocab(const struct rp_model *model);
+
+/* model_kv.c. The layout of pages that hold all layers, which are equal
+ * (rp_model_has_equal_layers), of a rank; false on overflow. Bytes of a token's K and V in all
+ * layers. */
+bool rp_model_kv_layout(const struct rp_model *model, uint32_t page_tokens, enum rp_dtype dtype,
+                        struct rp_kv_layout *out);
+uint64_t rp_model_kv_token_bytes(const struct rp_model *model, enum rp_dtype dtype);
 
 /* The weight of a role: layer RP_LAYER_NONE outside the layers. NULL: this model has none. A tied
  * head is the embedding, which is owned once. */

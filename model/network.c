@@ -67,6 +67,17 @@ static void add(struct rp_emit *e, const struct rp_op *op) {
         e->status = index;
 }
 
+struct rp_view rp_emit_tensor(struct rp_emit *e, const char *name, enum rp_dtype dtype,
+                              uint32_t cols) {
+    return tensor(e, name, RP_ROWS_TOKEN, dtype, cols);
+}
+
+struct rp_op rp_emit_op(const struct rp_emit *e, enum rp_op_kind kind, const char *name) {
+    return op(e, kind, RP_ROWS_TOKEN, name);
+}
+
+void rp_emit_push(struct rp_emit *e, const struct rp_op *op) { add(e, op); }
+
 /* --- one function per operator -----------------------------------------------------------------
  */
 
@@ -94,11 +105,14 @@ static uint32_t vector_step(const struct rp_emit *e, enum rp_weight_role role) {
 }
 
 /* Rounded to the type in which the model computes: 59.867 is 59.75 in bf16, as in training. */
+static float rounded_scale(const struct rp_emit *e, float scale) {
+    return e->model->dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(scale)) : scale;
+}
+
 static float embed_scale(const struct rp_emit *e) {
-    float scale = (float)sqrt((double)e->config->hidden);
     if (!e->config->embed_scaled)
         return e->config->embed_factor != 0.0f ? e->config->embed_factor : 1.0f;
-    return e->model->dtype == RP_DTYPE_BF16 ? rp_bf16_to_f32(rp_f32_to_bf16(scale)) : scale;
+    return rounded_scale(e, (float)sqrt((double)e->config->hidden));
 }
 
 static struct rp_view embed(struct rp_emit *e) {
@@ -200,6 +214,7 @@ static enum rp_weight_role bias_of(enum rp_weight_role role) {
            : role == RP_WEIGHT_O       ? RP_WEIGHT_O_BIAS
            : role == RP_WEIGHT_GATE_UP ? RP_WEIGHT_GATE_UP_BIAS
            : role == RP_WEIGHT_DOWN    ? RP_WEIGHT_DOWN_BIAS
+           : role == RP_WEIGHT_ROUTER  ? RP_WEIGHT_ROUTER_LOGIT_BIAS
                                        : RP_WEIGHT_ROLE_COUNT;
 }
 
@@ -226,14 +241,26 @@ struct rp_view rp_emit_linear(struct rp_emit *e, const char *name, struct rp_vie
     return linear(e, RP_ROWS_TOKEN, name, name, in, role);
 }
 
+/* Those of a rank, where the layer is divided. */
+static struct rp_layer_heads heads_of(const struct rp_emit *e) {
+    struct rp_layer_heads heads = rp_model_layer_heads(e->config, e->layer);
+    if (e->model->ranks > 1)
+        heads.kv_heads = rp_model_rank_kv_heads(e->model);
+    return heads;
+}
+
 struct rp_qkv rp_emit_qkv(struct rp_emit *e, struct rp_view in) {
-    uint32_t q_cols = rp_model_rank_heads(e->model) * e->config->head_dim;
-    uint32_t kv_cols = rp_model_rank_kv_heads(e->model) * e->config->head_dim;
+    const struct rp_layer_heads heads = heads_of(e);
+    uint32_t q_cols = rp_model_rank_heads(e->model) * heads.head_dim;
+    uint32_t k_cols = heads.source == e->layer ? heads.kv_heads * heads.head_dim : 0;
+    uint32_t v_cols = heads.k_is_v ? 0 : k_cols;
     struct rp_view qkv = rp_emit_linear(e, "attn.qkv", in, RP_WEIGHT_QKV);
-    return (struct rp_qkv){.q = columns(qkv, 0, q_cols),
-                           .k = columns(qkv, q_cols, kv_cols),
-                           .v = columns(qkv, q_cols + kv_cols, kv_cols),
-                           .qk = columns(qkv, 0, q_cols + kv_cols)};
+    uint32_t gate_cols = e->config->output_gate ? q_cols : 0;
+    return (struct rp_qkv){.q = columns(qkv, gate_cols, q_cols),
+                           .k = columns(qkv, gate_cols + q_cols, k_cols),
+                           .v = columns(qkv, gate_cols + q_cols + k_cols, v_cols),
+                           .qk = columns(qkv, gate_cols, q_cols + k_cols),
+                           .gate = columns(qkv, 0, gate_cols)};
 }
 
 /* Over the columns of all ranks, of which each has `x`. */
@@ -254,15 +281,31 @@ static void qk_norm(struct rp_emit *e, const char *name, struct rp_view heads,
     if (e->model->ranks > 1 && e->config->qk_norm == RP_QK_NORM_WHOLE)
         group_norm(e, name, heads, role);
     else if (e->config->qk_norm == RP_QK_NORM_EACH_HEAD)
-        add_layer_norm(e, RP_ROWS_TOKEN, name, heads, role, e->config->head_dim, heads);
+        add_layer_norm(e, RP_ROWS_TOKEN, name, heads, role, heads_of(e).head_dim, heads);
     else
         add_norm(e, RP_ROWS_TOKEN, name, heads, role,
-                 e->config->qk_norm == RP_QK_NORM_WHOLE ? heads.cols : e->config->head_dim, heads);
+                 e->config->qk_norm == RP_QK_NORM_WHOLE ? heads.cols : heads_of(e).head_dim, heads);
 }
 
 void rp_emit_qk_norms(struct rp_emit *e, const struct rp_qkv *qkv) {
     qk_norm(e, "attn.q_norm", qkv->q, RP_WEIGHT_Q_NORM);
-    qk_norm(e, "attn.k_norm", qkv->k, RP_WEIGHT_K_NORM);
+    if (qkv->k.cols)
+        qk_norm(e, "attn.k_norm", qkv->k, RP_WEIGHT_K_NORM);
+}
+
+void rp_emit_v_norm(struct rp_emit *e, struct rp_qkv *qkv) {
+    struct rp_op norm = op(e, RP_OP_NORM, RP_ROWS_TOKEN, "attn.v_norm");
+    bool from_k = qkv->v.cols == 0;
+    if (qkv->k.cols == 0)
+        return;
+    rp_op_add_input(&norm, from_k ? qkv->k : qkv->v);
+    if (from_k)
+        qkv->v = tensor(e, "attn.v", RP_ROWS_TOKEN, RP_DTYPE_F32, qkv->k.cols);
+    norm.out = qkv->v;
+    norm.vector = e->model->ones;
+    norm.u.norm.eps = e->config->norm_eps;
+    norm.u.norm.group = heads_of(e).head_dim;
+    add(e, &norm);
 }
 
 /* Nothing in a layer that does not rotate. */
@@ -274,9 +317,10 @@ static void rope(struct rp_emit *e, struct rp_view heads) {
     rp_op_add_input(&rope, heads);
     rope.out = heads;
     rope.table = angles == &e->config->rope ? e->model->rope_table : e->model->local_rope_table;
-    rope.u.rope.heads = heads.cols / e->config->head_dim;
-    rope.u.rope.head_dim = e->config->head_dim;
-    rope.u.rope.rotary_dim = 2 * rp_rope_pairs(angles, e->config->head_dim);
+    uint32_t head_dim = heads_of(e).head_dim;
+    rope.u.rope.heads = heads.cols / head_dim;
+    rope.u.rope.head_dim = head_dim;
+    rope.u.rope.rotary_dim = 2 * rp_rope_pairs(angles, head_dim);
     rope.u.rope.position_count = e->model->rope_positions;
     add(e, &rope);
 }
@@ -298,8 +342,8 @@ static void kv_write(struct rp_emit *e, struct rp_view k, struct rp_view v) {
     struct rp_op write = op(e, RP_OP_KV_WRITE, RP_ROWS_TOKEN, "attn.kv_write");
     rp_op_add_input(&write, k);
     rp_op_add_input(&write, v);
-    write.u.kv_write.kv_heads = rp_model_rank_kv_heads(e->model);
-    write.u.kv_write.head_dim = e->config->head_dim;
+    write.u.kv_write.kv_heads = heads_of(e).kv_heads;
+    write.u.kv_write.head_dim = heads_of(e).head_dim;
     add(e, &write);
 }
 
@@ -307,11 +351,14 @@ static struct rp_view attention(struct rp_emit *e, struct rp_view q) {
     const struct rp_model_config *config = e->config;
     struct rp_op attention = op(e, RP_OP_ATTENTION, RP_ROWS_TOKEN, "attn.attention");
     rp_op_add_input(&attention, q);
-    attention.out = tensor(e, "attn.out", RP_ROWS_TOKEN, e->model->dtype, q.cols);
+    attention.out = tensor(e, "attn.out", RP_ROWS_TOKEN,
+                           config->output_gate ? RP_DTYPE_F32 : e->model->dtype, q.cols);
     attention.u.attention.heads = rp_model_rank_heads(e->model);
-    attention.u.attention.kv_heads = rp_model_rank_kv_heads(e->model);
-    attention.u.attention.head_dim = config->head_dim;
-    double scalar = config->query_scalar > 0 ? config->query_scalar : config->head_dim;
+    const struct rp_layer_heads heads = heads_of(e);
+    attention.u.attention.kv_heads = heads.kv_heads;
+    attention.u.attention.head_dim = heads.head_dim;
+    attention.u.attention.kv_back = e->layer - heads.source;
+    double scalar = config->query_scalar > 0 ? config->query_scalar : heads.head_dim;
     attention.u.attention.scale =
         (float)(config->attention_scale > 0 ? config->attention_scale : 1.0 / sqrt(scalar));
     struct rp_layer_mask mask = rp_model_layer_mask(e->model, e->layer);
@@ -383,9 +430,13 @@ static void sample(struct rp_emit *e, struct rp_view logits) {
 
 struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv) {
     rope(e, qkv->qk);
-    kv_write(e, qkv->k, qkv->v);
+    if (qkv->k.cols)
+        kv_write(e, qkv->k, qkv->v);
     scale_q(e, qkv->q);
-    struct rp_view o = rp_emit_linear(e, "attn.o", attention(e, qkv->q), RP_WEIGHT_O);
+    struct rp_view out = attention(e, qkv->q);
+    if (e->config->output_gate)
+        out = rp_emit_glu(e, "attn.gate", qkv->gate, out, RP_ACTIVATION_SIGMOID);
+    struct rp_view o = rp_emit_linear(e, "attn.o", out, RP_WEIGHT_O);
     allreduce(e, "attn.reduce", o, e->model->dtype);
     return o;
 }
@@ -398,10 +449,18 @@ static struct rp_view expert_gemm(struct rp_emit *e, enum rp_op_kind kind, const
     struct rp_op gemm = op(e, kind, rows, name);
     rp_op_add_input(&gemm, in);
     rp_op_add_input(&gemm, order);
+    bool down = kind == RP_OP_EXPERT_DOWN;
+    enum rp_weight_role bias = down ? RP_WEIGHT_EXPERT_DOWN_BIAS : RP_WEIGHT_EXPERT_GATE_UP_BIAS;
     gemm.weight = rp_model_matrix(e->model, role, e->layer);
     gemm.out = tensor(e, name, rows, e->model->dtype, cols);
     gemm.u.experts.experts = experts;
     gemm.u.experts.fn = e->config->activation;
+    gemm.u.experts.bias = e->config->experts.linear_bias;
+    gemm.u.experts.first_rank_bias = gemm.u.experts.bias && down && e->model->ranks > 1;
+    if (gemm.u.experts.bias) {
+        gemm.vector = rp_model_vector(e->model, bias, e->layer);
+        gemm.vector_step = vector_step(e, bias);
+    }
     add(e, &gemm);
     return gemm.out;
 }
@@ -421,6 +480,8 @@ static struct rp_view route(struct rp_emit *e, struct rp_view in) {
     route.u.route.groups_used = experts->groups_used;
     route.u.route.group_best = experts->group_best;
     route.u.route.factor = experts->factor;
+    route.bias = rp_model_vector(e->model, RP_WEIGHT_ROUTER_SCALES, e->layer);
+    route.u.route.scaled = experts->parallel;
     add(e, &route);
     return route.out;
 }
@@ -439,9 +500,9 @@ static struct rp_view expert_order(struct rp_emit *e, struct rp_view ids) {
 
 /* y = sum over the chosen experts of weight * (act(g) * u) Wdown^T, g, u = in Wgate_up^T, plus the
  * same of the shared expert (* sigmoid(in Wgate^T)). */
-static struct rp_view emit_experts(struct rp_emit *e, struct rp_view in) {
+struct rp_view rp_emit_experts(struct rp_emit *e, struct rp_view router_in, struct rp_view in) {
     const struct rp_model_experts *experts = &e->config->experts;
-    struct rp_view chosen = route(e, in);
+    struct rp_view chosen = route(e, router_in);
     struct rp_view order = expert_order(e, columns(chosen, experts->used, experts->used));
     struct rp_view act =
         expert_gemm(e, RP_OP_EXPERT_GATE_UP, "moe.gate_up", in, order, RP_WEIGHT_EXPERT_GATE_UP,
@@ -468,9 +529,36 @@ static struct rp_view emit_experts(struct rp_emit *e, struct rp_view in) {
     return sum.out;
 }
 
+struct rp_view rp_emit_router_norm(struct rp_emit *e, struct rp_view x, float factor) {
+    struct rp_view normed = tensor(e, "moe.router_norm", RP_ROWS_TOKEN, RP_DTYPE_F32, x.cols);
+    struct rp_view out = tensor(e, "moe.router_in", RP_ROWS_TOKEN, e->model->dtype, x.cols);
+    add_norm(e, RP_ROWS_TOKEN, "moe.router_norm", x, RP_WEIGHT_ROUTER_NORM, x.cols, normed);
+    add_scale(e, RP_ROWS_TOKEN, "moe.router_in", normed, factor, out);
+    return out;
+}
+
+void rp_emit_layer_embed(struct rp_emit *e, struct rp_view x) {
+    uint32_t width = e->config->layer_embed;
+    struct rp_op glu = op(e, RP_OP_GLU, RP_ROWS_TOKEN, "layer_embed.glu");
+    if (width == 0)
+        return;
+    struct rp_view in = rp_emit_rounded(e, "layer_embed.in", x);
+    rp_op_add_input(&glu, rp_emit_linear(e, "layer_embed.gate", in, RP_WEIGHT_LAYER_GATE));
+    rp_op_add_input(&glu, columns(e->layer_embeds, e->layer * width, width));
+    glu.out = tensor(e, "layer_embed.glu", RP_ROWS_TOKEN, e->model->dtype, width);
+    glu.u.activation.fn = e->config->activation;
+    add(e, &glu);
+    struct rp_view out = rp_emit_linear(e, "layer_embed.out", glu.out, RP_WEIGHT_LAYER_OUT);
+    rp_emit_norm_in_place(e, "layer_embed.norm", out, RP_WEIGHT_LAYER_NORM);
+    rp_emit_add(e, "layer_embed.add", x, out);
+}
+
 struct rp_view rp_emit_mlp(struct rp_emit *e, struct rp_view in) {
-    if (rp_model_has_experts(e->config, e->layer))
-        return emit_experts(e, in);
+    return rp_model_has_experts(e->config, e->layer) ? rp_emit_experts(e, in, in)
+                                                     : rp_emit_dense_mlp(e, in);
+}
+
+struct rp_view rp_emit_dense_mlp(struct rp_emit *e, struct rp_view in) {
     struct rp_view gate_up = rp_emit_linear(e, "mlp.gate_up", in, RP_WEIGHT_GATE_UP);
     struct rp_view down =
         rp_emit_linear(e, "mlp.down", rp_emit_activation(e, gate_up), RP_WEIGHT_DOWN);
@@ -478,15 +566,41 @@ struct rp_view rp_emit_mlp(struct rp_emit *e, struct rp_view in) {
     return down;
 }
 
+/* The second embedding's part of every layer: (norm((x Wproj^T) / sqrt(hidden)) + its row *
+ * sqrt(layer_embed)) / sqrt(2). */
+static void embed_layers(struct rp_emit *e, struct rp_view x) {
+    uint32_t width = e->config->layer_embed;
+    if (width == 0)
+        return;
+    struct rp_view in = rp_emit_rounded(e, "embed.layers_in", x);
+    struct rp_view proj = linear(e, RP_ROWS_TOKEN, "embed.layers_proj", "embed.layers_proj", in,
+                                 RP_WEIGHT_LAYER_PROJ);
+    rp_emit_scale_in_place(e, "embed.layers_scale", proj, 1.0f / sqrtf((float)e->config->hidden));
+    add_norm(e, RP_ROWS_TOKEN, "embed.layers_norm", proj, RP_WEIGHT_LAYER_PROJ_NORM, width, proj);
+    struct rp_op rows = op(e, RP_OP_EMBED, RP_ROWS_TOKEN, "embed.layers");
+    rows.weight = rp_model_matrix(e->model, RP_WEIGHT_LAYER_EMBED, RP_LAYER_NONE);
+    rows.out = tensor(e, "embed.layers", RP_ROWS_TOKEN, RP_DTYPE_F32, rows.weight->cols);
+    rows.u.embed.scale = rounded_scale(e, sqrtf((float)width));
+    add(e, &rows);
+    rp_emit_add(e, "embed.layers_add", rows.out, proj);
+    rp_emit_scale_in_place(e, "embed.layers_half", rows.out, sqrtf(0.5f));
+    e->layer_embeds = rows.out;
+}
+
 int rp_model_emit(const struct rp_model *model, struct rp_program *out_program,
                   struct rp_error *err) {
-    struct rp_emit emit = {out_program, model, &model->config, RP_LAYER_NONE, RP_OK}, *e = &emit;
+    struct rp_emit emit = {.program = out_program,
+                           .model = model,
+                           .config = &model->config,
+                           .layer = RP_LAYER_NONE},
+                   *e = &emit;
     const struct rp_model_family *family = rp_model_family(model->config.family);
     rp_program_init(out_program);
     out_program->ranks = model->ranks;
 
     step_begin(e);
     struct rp_view x = embed(e);
+    embed_layers(e, x);
     for (e->layer = 0; e->layer < model->config.layers; e->layer++)
         family->layer(e, x);
     e->layer = RP_LAYER_NONE;

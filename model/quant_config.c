@@ -14,7 +14,7 @@
 
 #define WORKS                                                                                      \
     "8 bits: compressed-tensors float-quantized, int-quantized, fp8, ModelOpt FP8; 4 bits: "       \
-    "pack-quantized, nvfp4- and mxfp4-pack-quantized, awq, gptq, ModelOpt NVFP4"
+    "pack-quantized, nvfp4- and mxfp4-pack-quantized, awq, gptq, ModelOpt NVFP4, gpt-oss's mxfp4"
 #define MATCH_LIMIT   100000u /* steps of a pattern on one name: patterns come with the file */
 #define PATTERN_BYTES 512u
 
@@ -27,6 +27,8 @@ static const struct {
     [RP_MODULE_Q] = {RP_WEIGHT_QKV, RP_SPAN_Q},
     [RP_MODULE_K] = {RP_WEIGHT_QKV, RP_SPAN_K},
     [RP_MODULE_V] = {RP_WEIGHT_QKV, RP_SPAN_V},
+    [RP_MODULE_Q_B] = {RP_WEIGHT_Q_B, RP_SPAN_ALL},
+    [RP_MODULE_KV_B] = {RP_WEIGHT_K_B, RP_SPAN_ALL},
     [RP_MODULE_O] = {RP_WEIGHT_O, RP_SPAN_ALL},
     [RP_MODULE_GATE] = {RP_WEIGHT_GATE_UP, RP_SPAN_GATE},
     [RP_MODULE_UP] = {RP_WEIGHT_GATE_UP, RP_SPAN_UP},
@@ -44,10 +46,13 @@ static bool module_name(const struct rp_model_config *config, uint32_t layer, ui
                         char *out, size_t out_bytes) {
     const struct rp_model_family *family = rp_model_family(config->family);
     const char *name = "";
+    enum rp_weight_span span = module_parts[module].span;
+    if (span == RP_SPAN_Q && config->latent.q_rank)
+        span = RP_SPAN_Q_A;
     for (uint32_t i = 0; i < family->tensor_count; i++) {
         const struct rp_tensor_rule *rule = &family->tensors[i];
         if (rule->role == module_parts[module].role &&
-            (rule->span == module_parts[module].span || rule->span == RP_SPAN_ALL))
+            (rule->span == span || rule->span == RP_SPAN_ALL))
             name = rule->name;
     }
     const char *suffix = strstr(name, ".weight"), *star = strchr(name, '*');
@@ -213,7 +218,7 @@ static void read_modules(struct reader *reader, const json_t *targets, const jso
             if (head)
                 quant->head = covered && head_too;
             else if (covered)
-                quant->modules[i] |= (uint16_t)(1u << m);
+                quant->modules[i] |= 1u << m;
         }
     }
 }
@@ -221,7 +226,7 @@ static void read_modules(struct reader *reader, const json_t *targets, const jso
 /* All parts of one matrix in memory must have the same type. */
 static void check_fused(struct reader *reader) {
     static const struct {
-        uint16_t bits;
+        uint32_t bits;
         const char *text;
     } fused[] = {
         {1u << RP_MODULE_Q | 1u << RP_MODULE_K | 1u << RP_MODULE_V, "q, k and v"},
@@ -229,10 +234,14 @@ static void check_fused(struct reader *reader) {
         {1u << RP_MODULE_EXPERT_GATE | 1u << RP_MODULE_EXPERT_UP, "the experts' gate and up"},
         {1u << RP_MODULE_SHARED_GATE | 1u << RP_MODULE_SHARED_UP,
          "the shared expert's gate and up"}};
+    uint32_t there = 0; /* modules that the family has */
+    char name[96];
+    for (uint32_t m = 0; m < RP_MODULE_COUNT; m++)
+        there |= (uint32_t)module_name(reader->config, 0, m, name, sizeof name) << m;
     for (uint32_t i = 0; i < reader->config->layers; i++)
         for (size_t f = 0; f < RP_ARRAY_COUNT(fused); f++) {
-            uint16_t bits = reader->config->quant.modules[i] & fused[f].bits;
-            if (bits != 0 && bits != fused[f].bits)
+            uint32_t bits = reader->config->quant.modules[i] & fused[f].bits;
+            if (bits != 0 && bits != (fused[f].bits & there))
                 refuse(reader, RP_STATUS_UNSUPPORTED,
                        ": of layer %u some of %s are quantized and others are not: they are one "
                        "matrix here",
@@ -240,8 +249,13 @@ static void check_fused(struct reader *reader) {
         }
 }
 
-/* 4 bits: the GEMMs of experts take no blocks. */
+/* 4 bits: the GEMMs of experts take blocks of one type for a whole layer. */
 static void check_experts(struct reader *reader) {
+    if (reader->config->latent.rank)
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ": 4-bit weights of models with latent attention are not supported, 8-bit ones are");
+    if (reader->config->quant.layout == RP_QUANT_MXFP4_EXPERTS)
+        return;
     for (uint32_t i = 0; i < reader->config->layers; i++)
         if (reader->config->quant.modules[i] >> RP_MODULE_EXPERT_GATE)
             refuse(reader, RP_STATUS_UNSUPPORTED,
@@ -268,6 +282,16 @@ static void set_types(struct reader *reader, uint32_t type) {
     memset(quant->types, (int)type, sizeof quant->types);
 }
 
+void rp_quant_set_mxfp4_experts(struct rp_model_config *config) {
+    struct rp_model_quant *quant = &config->quant;
+    quant->dtype = RP_DTYPE_BLOCKS;
+    quant->scales = RP_SCALE_GROUP_K;
+    quant->input = RP_INPUT_BF16;
+    quant->layout = RP_QUANT_MXFP4_EXPERTS;
+    quant->group = 32;
+    memset(quant->types, RP_BLOCK_MXFP4, sizeof quant->types);
+}
+
 /* A group size that is a multiple of 32, or one scale for each output: -1, or `channel`. */
 static void read_group(struct reader *reader, const char *key, const json_t *size, bool channel) {
     json_int_t value = channel ? -1 : json_integer_value(size);
@@ -288,6 +312,23 @@ static void read_bits_4(struct reader *reader, const json_t *object) {
         refuse(reader, RP_STATUS_UNSUPPORTED,
                ".bits: weights of %" JSON_INTEGER_FORMAT " bits are not supported, 4 are",
                json_integer_value(bits));
+}
+
+/* gpt-oss: only experts have 4 bits, those of layers that the list does not name. */
+static void read_mxfp4(struct reader *reader, const json_t *object) {
+    struct rp_model_quant *quant = &reader->config->quant;
+    if (reader->config->family != RP_FAMILY_GPT_OSS) {
+        refuse(reader, RP_STATUS_UNSUPPORTED, ".quant_method \"mxfp4\" is gpt-oss's alone");
+        return;
+    }
+    read_modules(reader, NULL, get(object, "modules_to_not_convert"), false);
+    rp_quant_set_mxfp4_experts(reader->config);
+    for (uint32_t i = 0; i < reader->config->layers; i++)
+        quant->modules[i] &= RP_MXFP4_MODULES;
+    if (reader->config->hidden % 32 || reader->config->experts.intermediate % 32)
+        refuse(reader, RP_STATUS_UNSUPPORTED,
+               ".quant_method \"mxfp4\": hidden_size and intermediate_size must be multiples of "
+               "32, which share a scale");
 }
 
 static void read_awq(struct reader *reader, const json_t *object) {
@@ -345,7 +386,7 @@ static void read_weights_4(struct reader *reader, const json_t *weights) {
                 reader, RP_STATUS_UNSUPPORTED,
                 ": float weights of 4 bits must be symmetric, with weights.group_size 16 (nvfp4) "
                 "or 32 (mxfp4)");
-        quant->layout = group == 16 ? RP_QUANT_NVFP4 : RP_QUANT_MXFP4;
+        quant->layout = group == 16 ? RP_QUANT_NVFP4_PACKED : RP_QUANT_MXFP4_PACKED;
         quant->group = (uint32_t)group;
         set_types(reader, group == 16 ? RP_BLOCK_NVFP4 : RP_BLOCK_MXFP4);
         return;
@@ -430,10 +471,12 @@ static void check_format(struct reader *reader, const char *key, const char *for
     static const struct {
         const char *name;
         enum rp_quant_layout layout;
-    } formats[] = {
-        {"float-quantized", RP_QUANT_8_BITS},     {"int-quantized", RP_QUANT_8_BITS},
-        {"naive-quantized", RP_QUANT_8_BITS},     {"pack-quantized", RP_QUANT_PACKED},
-        {"nvfp4-pack-quantized", RP_QUANT_NVFP4}, {"mxfp4-pack-quantized", RP_QUANT_MXFP4}};
+    } formats[] = {{"float-quantized", RP_QUANT_8_BITS},
+                   {"int-quantized", RP_QUANT_8_BITS},
+                   {"naive-quantized", RP_QUANT_8_BITS},
+                   {"pack-quantized", RP_QUANT_PACKED},
+                   {"nvfp4-pack-quantized", RP_QUANT_NVFP4_PACKED},
+                   {"mxfp4-pack-quantized", RP_QUANT_MXFP4_PACKED}};
     if (!*format)
         return;
     for (size_t i = 0; i < RP_ARRAY_COUNT(formats); i++)
@@ -537,6 +580,8 @@ int rp_quant_config_read(const json_t *object, const char *file, const char *key
         read_awq(&reader, object);
     else if (strcmp(method, "gptq") == 0)
         read_gptq(&reader, object);
+    else if (strcmp(method, "mxfp4") == 0)
+        read_mxfp4(&reader, object);
     else
         refuse_name(&reader, "quant_method", *method ? method : "(none)");
     if (config->tied)

@@ -15,6 +15,7 @@
  *                                                        weight_global_scale
  *   awq, gptq           4-bit integers in groups of K    qweight, scales, qzeros, g_idx  bf16
  *   modelopt            NVFP4                            weight_scale, weight_scale_2    bf16
+ *   mxfp4               E2M1 in gpt-oss's experts        _blocks, _scales            bf16
  *
  * Everything else is rejected by name. Thread: any. */
 #ifndef RP_MODEL_QUANT_CONFIG_H
@@ -27,6 +28,12 @@
 /* `object` is the value of `key` in `file`. Fills config->quant; config->layers is known. */
 int rp_quant_config_read(const json_t *object, const char *file, const char *key,
                          struct rp_model_config *config, struct rp_error *err) RP_MUST_USE;
+
+/* Modules of layers whose experts have MXFP4 weights. */
+#define RP_MXFP4_MODULES                                                                           \
+    (1u << RP_MODULE_EXPERT_GATE | 1u << RP_MODULE_EXPERT_UP | 1u << RP_MODULE_EXPERT_DOWN)
+/* Fills config->quant, except for which modules they are. */
+void rp_quant_set_mxfp4_experts(struct rp_model_config *config);
 
 /* Whether a list names the module ("model.layers.3.mlp.up_proj"): a full name, a name in front of a
  * dot, its last words behind a dot, "re:" and a pattern that matches from the begin, "*" for any

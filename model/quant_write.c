@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/weights_internal.h"
+#include "quant/rounding/fp4.h"
 #include "text/json_file.h"
 
 #include <dirent.h>
@@ -19,16 +20,31 @@
 
 /* The tensors that a matrix becomes, in the order in which a shard has those of all its matrices:
  * what has larger elements comes first, so that all are aligned. */
-enum pass { PASS_SHAPES, PASS_SCALES_FIRST, PASS_VALUES, PASS_SCALES_LAST, PASS_COUNT };
+enum pass {
+    PASS_SHAPES,
+    PASS_GLOBAL_SCALES,
+    PASS_SCALES_FIRST,
+    PASS_VALUES,
+    PASS_SCALES_LAST,
+    PASS_COUNT
+};
 
-static bool is_int4(const struct rp_quant_writer *w) { return w->options.scheme == RP_QUANT_INT4; }
+static bool has_4_bits(const struct rp_quant_writer *w) {
+    return rp_quant_scheme_has_blocks(w->options.scheme);
+}
 
 /* Whether the pass writes something for a tensor. */
 static bool has_pass(const struct rp_quant_writer *w, uint32_t tensor, enum pass pass) {
-    if (!w->quantized[tensor])
+    if (pass == PASS_VALUES || !w->quantized[tensor])
         return pass == PASS_VALUES;
-    return pass == PASS_VALUES ||
-           (is_int4(w) ? pass != PASS_SCALES_FIRST : pass == PASS_SCALES_FIRST);
+    switch (pass) {
+    case PASS_SHAPES:
+        return w->options.scheme == RP_QUANT_INT4;
+    case PASS_GLOBAL_SCALES:
+        return w->options.scheme == RP_QUANT_NVFP4;
+    default:
+        return pass == (has_4_bits(w) ? PASS_SCALES_LAST : PASS_SCALES_FIRST);
+    }
 }
 
 int rp_quant_write_failed(const struct rp_quant_writer *w, const char *name) {
@@ -96,11 +112,12 @@ static int leave_out(struct rp_quant_writer *w, const struct rp_weight_part *par
     size_t suffix = strlen(".weight");
     if (!from)
         return rp_error_set(w->err, RP_STATUS_UNSUPPORTED,
-                            "tensor %s: %u columns are no multiple of --group %u", part->name,
+                            "tensor %s: %u columns are no multiple of a group of %u", part->name,
                             part->cols, w->options.group);
     snprintf(name, sizeof name, "%.*s", (int)(strlen(from) - suffix), from);
-    rp_log(RP_LOG_WARN, "quantize: %s has %u columns, no multiple of --group %u: it stays as it is",
-           name, part->cols, w->options.group);
+    rp_log(RP_LOG_WARN,
+           "quantize: %s has %u columns, no multiple of a group of %u: it stays as it is", name,
+           part->cols, w->options.group);
     return json_array_append_new(w->ignored, json_string(name)) == 0 ? RP_OK
                                                                      : rp_quant_write_no_memory(w);
 }
@@ -122,7 +139,7 @@ static int mark_part(void *ctx, const struct rp_weight_part *part) {
             w->err, RP_STATUS_FORMAT,
             "tensor %s must be F32, F16 or BF16 of the shape that config.json implies", part->name);
     mark_place(w, part, tensor);
-    if (is_int4(w) && part->cols % w->options.group != 0)
+    if (has_4_bits(w) && part->cols % w->options.group != 0)
         return leave_out(w, part);
     w->quantized[tensor - w->files.tensors] = true;
     return RP_OK;
@@ -161,12 +178,30 @@ static bool take_name(struct rp_quant_writer *w, const char *name, uint32_t shar
     return json_object_set_new(w->map, name, json_string(w->files.shards[shard].name)) == 0;
 }
 
+struct scale_type {
+    const char *name;
+    uint32_t bytes;
+};
+
+static struct scale_type scale_type_of(enum rp_quant_scheme scheme) {
+    switch (scheme) {
+    case RP_QUANT_INT4:
+        return (struct scale_type){"BF16", 2};
+    case RP_QUANT_NVFP4:
+        return (struct scale_type){"F8_E4M3", 1};
+    case RP_QUANT_MXFP4:
+        return (struct scale_type){"U8", 1};
+    default:
+        return (struct scale_type){"F32", 4};
+    }
+}
+
 /* One tensor of the new file, and its name in the index. */
 static bool write_tensor_entry(struct rp_quant_writer *w, struct rp_json *json, uint32_t index,
                                enum pass pass, uint64_t *at) {
     const struct rp_safetensor *tensor = &w->files.tensors[index];
     const uint64_t *shape = tensor->shape;
-    bool int4 = is_int4(w);
+    enum rp_quant_scheme scheme = w->options.scheme;
     char name[160];
     uint64_t from = *at;
     snprintf(name, sizeof name, "%s", tensor->name);
@@ -180,18 +215,25 @@ static bool write_tensor_entry(struct rp_quant_writer *w, struct rp_json *json, 
     } else if (pass == PASS_SHAPES) {
         snprintf(name, sizeof name, "%s_shape", tensor->name);
         write_entry(json, name, "I64", (const uint64_t[1]){2}, 1, at, 2 * sizeof(int64_t));
-    } else if (pass == PASS_VALUES && int4) {
+    } else if (pass == PASS_GLOBAL_SCALES) {
+        snprintf(name, sizeof name, "%s_global_scale", tensor->name);
+        write_entry(json, name, "F32", (const uint64_t[1]){1}, 1, at, sizeof(float));
+    } else if (pass == PASS_VALUES && scheme == RP_QUANT_INT4) {
         const uint64_t words[2] = {shape[0], RP_CEIL_DIV(shape[1], 8)};
         snprintf(name, sizeof name, "%s_packed", tensor->name);
         write_entry(json, name, "I32", words, 2, at, words[0] * words[1] * 4);
+    } else if (pass == PASS_VALUES && has_4_bits(w)) {
+        const uint64_t pairs[2] = {shape[0], shape[1] / 2};
+        snprintf(name, sizeof name, "%s_packed", tensor->name);
+        write_entry(json, name, "U8", pairs, 2, at, pairs[0] * pairs[1]);
     } else if (pass == PASS_VALUES) {
-        write_entry(json, name, w->options.scheme == RP_QUANT_INT8 ? "I8" : "F8_E4M3", shape, 2, at,
+        write_entry(json, name, scheme == RP_QUANT_INT8 ? "I8" : "F8_E4M3", shape, 2, at,
                     shape[0] * shape[1]);
     } else {
-        const uint64_t scales[2] = {shape[0], int4 ? shape[1] / w->options.group : 1};
+        const struct scale_type type = scale_type_of(scheme);
+        const uint64_t scales[2] = {shape[0], has_4_bits(w) ? shape[1] / w->options.group : 1};
         snprintf(name, sizeof name, "%s" SCALE, tensor->name);
-        write_entry(json, name, int4 ? "BF16" : "F32", scales, 2, at,
-                    scales[0] * scales[1] * (int4 ? 2 : 4));
+        write_entry(json, name, type.name, scales, 2, at, scales[0] * scales[1] * type.bytes);
     }
     return take_name(w, name, tensor->shard, *at - from);
 }
@@ -239,6 +281,23 @@ static int copy_tensor(struct rp_quant_writer *w, const struct rp_safetensor *te
     return RP_OK;
 }
 
+static int write_pass(struct rp_quant_writer *w, uint32_t index, enum pass pass, FILE *out) {
+    const struct rp_safetensor *tensor = &w->files.tensors[index];
+    if (!w->quantized[index])
+        return rp_quant_is_folded(w, tensor) ? rp_quant_write_vector(w, tensor, out)
+                                             : copy_tensor(w, tensor, out);
+    switch (pass) {
+    case PASS_SHAPES:
+        return rp_quant_write_shape(w, tensor, out);
+    case PASS_GLOBAL_SCALES:
+        return rp_quant_write_global_scale(w, tensor, out);
+    case PASS_VALUES:
+        return rp_quant_write_values(w, tensor, out);
+    default:
+        return rp_quant_write_scales(w, tensor, out);
+    }
+}
+
 static int write_shard(struct rp_quant_writer *w, uint32_t shard) {
     const char *name = w->files.shards[shard].name;
     FILE *out = create(w, name);
@@ -246,16 +305,9 @@ static int write_shard(struct rp_quant_writer *w, uint32_t shard) {
         return rp_quant_write_failed(w, name);
     int status = write_header(w, shard, out);
     for (enum pass pass = PASS_SHAPES; pass < PASS_COUNT; pass++)
-        for (uint32_t i = 0; i < w->files.count && status == RP_OK; i++) {
-            const struct rp_safetensor *tensor = &w->files.tensors[i];
-            if (tensor->shard == shard && has_pass(w, i, pass))
-                status = !w->quantized[i] && rp_quant_is_folded(w, tensor)
-                             ? rp_quant_write_vector(w, tensor, out)
-                         : !w->quantized[i]    ? copy_tensor(w, tensor, out)
-                         : pass == PASS_VALUES ? rp_quant_write_values(w, tensor, out)
-                         : pass == PASS_SHAPES ? rp_quant_write_shape(w, tensor, out)
-                                               : rp_quant_write_scales(w, tensor, out);
-        }
+        for (uint32_t i = 0; i < w->files.count && status == RP_OK; i++)
+            if (w->files.tensors[i].shard == shard && has_pass(w, i, pass))
+                status = write_pass(w, i, pass, out);
     errno = 0;
     if (fclose(out) != 0 && status == RP_OK)
         status = rp_quant_write_failed(w, name);
@@ -284,13 +336,20 @@ static int write_index(struct rp_quant_writer *w) {
     return status;
 }
 
+/* scale_dtype as compressed-tensors' presets NVFP4A16 and MXFP4A16 have it. */
 static json_t *make_config_4(const struct rp_quant_writer *w) {
-    return json_pack(
-        "{s:s,s:s,s:s,s:{s:{s:[s],s:{s:i,s:s,s:b,s:b,s:s,s:i},s:n,s:n}},s:O,s:n}", "quant_method",
-        "compressed-tensors", "format", "pack-quantized", "quantization_status", "compressed",
-        "config_groups", "group_0", "targets", "Linear", "weights", "num_bits", 4, "type", "int",
-        "symmetric", 1, "dynamic", 0, "strategy", "group", "group_size", (int)w->options.group,
-        "input_activations", "output_activations", "ignore", w->ignored, "kv_cache_scheme");
+    bool int4 = w->options.scheme == RP_QUANT_INT4, nvfp4 = w->options.scheme == RP_QUANT_NVFP4;
+    const char *format = int4    ? "pack-quantized"
+                         : nvfp4 ? "nvfp4-pack-quantized"
+                                 : "mxfp4-pack-quantized";
+    const char *scale = int4 ? NULL : nvfp4 ? "torch.float8_e4m3fn" : "torch.uint8";
+    return json_pack("{s:s,s:s,s:s,s:{s:{s:[s],s:{s:i,s:s,s:b,s:b,s:s,s:i,s:s*},s:n,s:n}},s:O,s:n}",
+                     "quant_method", "compressed-tensors", "format", format, "quantization_status",
+                     "compressed", "config_groups", "group_0", "targets", "Linear", "weights",
+                     "num_bits", 4, "type", int4 ? "int" : "float", "symmetric", 1, "dynamic", 0,
+                     "strategy", nvfp4 ? "tensor_group" : "group", "group_size",
+                     (int)w->options.group, "scale_dtype", scale, "input_activations",
+                     "output_activations", "ignore", w->ignored, "kv_cache_scheme");
 }
 
 static json_t *make_config_8(const struct rp_quant_writer *w) {
@@ -310,7 +369,7 @@ static int write_config(struct rp_quant_writer *w) {
     int status = rp_json_file_load(w->dir, "config.json", &root, w->err);
     if (status != RP_OK)
         return status;
-    json_t *quant = is_int4(w) ? make_config_4(w) : make_config_8(w);
+    json_t *quant = has_4_bits(w) ? make_config_4(w) : make_config_8(w);
     status = quant && json_object_set(root, "quantization_config", quant) == 0
                  ? write_json(w, "config.json", root)
                  : rp_quant_write_no_memory(w);
@@ -375,6 +434,9 @@ static int write_all(struct rp_quant_writer *w) {
         status = rp_error_set(w->err, RP_STATUS_IO, "%s: %s", w->out_dir, strerror(errno));
         rp_error_hint(w->err, "OUT is made: name a folder that is not there");
     }
+    for (uint32_t i = 0; status == RP_OK && w->largest && i < w->files.count; i++)
+        if (w->quantized[i])
+            status = rp_quant_write_measure(w, &w->files.tensors[i]);
     for (uint32_t i = 0; status == RP_OK && i < w->files.shard_count; i++)
         status = write_shard(w, i);
     if (status == RP_OK)
@@ -403,9 +465,14 @@ size_t rp_quant_write_bytes(const struct rp_model_config *config, size_t rows) {
     return over ? SIZE_MAX : total;
 }
 
-int rp_quant_write_no_experts(const char *dir, struct rp_error *err) {
-    int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                              "%s: models with experts are not written with 8 bits", dir);
+int rp_quant_write_check(const struct rp_model_config *config, const char *dir,
+                         struct rp_error *err) {
+    bool state = config->state.conv_width != 0;
+    if (!config->experts.count && !state)
+        return RP_OK;
+    int status =
+        rp_error_set(err, RP_STATUS_UNSUPPORTED, "%s: models with %s are not written with 8 bits",
+                     dir, config->experts.count ? "experts" : "recurrent state");
     rp_error_hint(err, "`reprise serve DIR --quantization fp8` quantizes them while they are read");
     return status;
 }
@@ -413,16 +480,19 @@ int rp_quant_write_no_experts(const char *dir, struct rp_error *err) {
 int rp_quant_write(const char *dir, const char *out_dir,
                    const struct rp_quant_write_options *options, struct rp_error *err) {
     struct rp_quant_writer w = {.dir = dir, .out_dir = out_dir, .options = *options, .err = err};
+    bool nvfp4 = options->scheme == RP_QUANT_NVFP4;
     RP_ASSERT(options->scheme == RP_QUANT_INT8 || options->scheme == RP_QUANT_FP8 ||
-              options->scheme == RP_QUANT_INT4);
+              rp_quant_scheme_has_blocks(options->scheme));
     RP_ASSERT(!options->inputs || options->team);
+    if (options->scheme != RP_QUANT_INT4)
+        w.options.group = nvfp4 ? RP_NVFP4_GROUP : RP_MXFP4_GROUP;
     int status = rp_model_config_load(dir, &w.config, err);
     if (status == RP_OK && w.config.gguf.present) {
         status = rp_error_set(err, RP_STATUS_UNSUPPORTED, "%s: GGUF files are not quantized", dir);
         rp_error_hint(err, "give the directory of the model's safetensors files");
     }
-    if (status == RP_OK && w.config.experts.count)
-        status = rp_quant_write_no_experts(dir, err);
+    if (status == RP_OK)
+        status = rp_quant_write_check(&w.config, dir, err);
     if (status == RP_OK && w.config.quant.scales != RP_SCALE_NONE)
         status = rp_error_set(err, RP_STATUS_FORMAT, "%s has quantized weights already", dir);
     if (status == RP_OK)
@@ -436,12 +506,16 @@ int rp_quant_write(const char *dir, const char *out_dir,
     w.piece = rp_alloc(RP_QUANT_PIECE_BYTES);
     w.map = json_object();
     w.ignored = json_pack("[s]", "lm_head");
-    status = w.quantized && w.foldings && w.places && w.piece && w.map && w.ignored
+    if (nvfp4)
+        w.largest = rp_calloc((size_t)w.config.layers * (RP_BALANCE_SITES + 1), sizeof *w.largest);
+    status = w.quantized && w.foldings && w.places && w.piece && w.map && w.ignored &&
+                     (w.largest || !nvfp4)
                  ? write_all(&w)
                  : rp_quant_write_no_memory(&w);
     json_decref(w.map);
     json_decref(w.ignored);
     rp_free(w.piece);
+    rp_free(w.largest);
     rp_free(w.quantized);
     rp_free(w.foldings);
     rp_free(w.places);

@@ -5,9 +5,14 @@
  *   config.json              with quantization_config; rows are quantized as they arrive
  *   *.safetensors            the same shards: projections of layers as I8 or F8_E4M3 and weight_scale (n, 1) F32, all
  *                            other tensors byte for byte; embedding, head and norms among them
- *                            4 bits: weight_packed (n, k / 8) I32, weight_scale (n, k / group) BF16
- *                            and weight_shape; matrices whose columns are no multiple of the group
- *                            stay as they are
+ *                            int4: weight_packed (n, k / 8) I32, weight_scale (n, k / group) BF16
+ *                            and weight_shape
+ *                            nvfp4: weight_packed (n, k / 2) U8, weight_scale (n, k / 16) F8_E4M3,
+ *                            divided by weight_global_scale (1) F32, which q, k and v share, and
+ *                            gate and up, as other engines expect that fuse them
+ *                            mxfp4: weight_packed (n, k / 2) U8, weight_scale (n, k / 32) U8
+ *                            4 bits: matrices whose columns are no multiple of the group stay as
+ *                            they are
  *   *.safetensors.index.json with the scales' names
  *   everything else          copied, but for folders and weights in other formats
  *
@@ -44,8 +49,8 @@ struct rp_quant_module {
 };
 
 struct rp_quant_write_options {
-    enum rp_quant_scheme scheme; /* INT8, FP8 or INT4 */
-    uint32_t group;              /* INT4: 32, 64 or 128 */
+    enum rp_quant_scheme scheme; /* INT8, FP8, INT4, NVFP4 or MXFP4 */
+    uint32_t group;              /* INT4: 32, 64 or 128; others have their own */
     /* factors to fold into weights, norms and biases on the way, or NULL */
     const struct rp_balance *balance;
     /* (layers, RP_BALANCE_SITES) without the factors; NULL: round to nearest */
@@ -62,8 +67,9 @@ struct rp_quant_write_options {
 int rp_quant_write(const char *dir, const char *out_dir,
                    const struct rp_quant_write_options *options, struct rp_error *err) RP_MUST_USE;
 
-/* UNSUPPORTED: what it says of a model with experts. */
-int rp_quant_write_no_experts(const char *dir, struct rp_error *err);
+/* UNSUPPORTED: what it says of a model with experts or recurrent state. */
+int rp_quant_write_check(const struct rp_model_config *config, const char *dir,
+                         struct rp_error *err);
 
 /* Bytes of inputs of `rows` rows plus the factors of a layer; SIZE_MAX on overflow. */
 size_t rp_quant_write_bytes(const struct rp_model_config *config, size_t rows) RP_MUST_USE;

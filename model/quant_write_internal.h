@@ -32,7 +32,8 @@ struct rp_quant_writer {
     struct rp_model_config config;
     struct rp_safetensors files;
     bool *quantized; /* per tensor of the files */
-    json_t *ignored; /* INT4: modules that are not */
+    json_t *ignored; /* 4 bits: modules that are not */
+    float *largest;  /* NVFP4: (layers, RP_BALANCE_SITES + 1) largest weight */
     struct rp_quant_folding *foldings;
     struct rp_quant_place *places;
     uint32_t factor_layer;                           /* whose factors are here */
@@ -58,6 +59,10 @@ int rp_quant_write_scales(struct rp_quant_writer *w, const struct rp_safetensor 
 int rp_quant_write_values(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
 /* The tensor's shape, two 64-bit integers: 4 bits do not show it. */
 int rp_quant_write_shape(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out);
+/* NVFP4: notes the tensor's largest weight; writes the number that its scales are divided by. */
+int rp_quant_write_measure(struct rp_quant_writer *w, const struct rp_safetensor *tensor);
+int rp_quant_write_global_scale(struct rp_quant_writer *w, const struct rp_safetensor *tensor,
+                                FILE *out);
 void rp_quant_drop_factors(struct rp_quant_writer *w);
 
 #endif

@@ -2,7 +2,9 @@
 #include "model/quant_write_internal.h"
 
 #include "base/bf16.h"
+#include "base/fp8.h"
 #include "base/memory.h"
+#include "quant/rounding/fp4.h"
 #include "quant/rounding/int4.h"
 
 #include <errno.h>
@@ -79,27 +81,54 @@ struct rounding {
     struct rp_quant_writer *w;
     const struct rp_safetensor *tensor;
     size_t rows, cols;
-    size_t group, groups;     /* columns per scale, and scales of a row */
-    enum rp_dtype dtype;      /* of quantized; INT8, too, for codes of 4 bits less 8 */
-    float *full, *scales;     /* scales (rows, groups) */
+    size_t group, groups; /* columns per scale, and scales of a row */
+    enum rp_dtype dtype;  /* of quantized; INT8, too, for codes of int4 less 8, and doubled E2M1 */
+    float factor;         /* of NVFP4 */
+    float *full, *scales; /* scales (rows, groups), of quantized as it is here */
     unsigned char *quantized; /* (rows, cols) */
     double *sums;             /* (rows) of outputs */
 };
 
-static bool is_int4(const struct rounding *r) { return r->w->options.scheme == RP_QUANT_INT4; }
+static enum rp_quant_scheme scheme_of(const struct rounding *r) { return r->w->options.scheme; }
+static bool has_4_bits(const struct rounding *r) {
+    return rp_quant_scheme_has_blocks(scheme_of(r));
+}
+static uint32_t fp4_type(const struct rounding *r) {
+    return scheme_of(r) == RP_QUANT_NVFP4 ? RP_BLOCK_NVFP4 : RP_BLOCK_MXFP4;
+}
+
+static bool round_group(const struct rounding *r, const float *values, int8_t *codes,
+                        float *out_scale) {
+    uint8_t scale;
+    if (scheme_of(r) != RP_QUANT_INT4) {
+        if (!rp_fp4_quantize_group(fp4_type(r), r->factor, values, r->group, &scale, codes))
+            return false;
+        *out_scale = rp_fp4_half_scale(fp4_type(r), scale, r->factor);
+        return true;
+    }
+    for (size_t i = 0; i < r->group; i++)
+        if (!isfinite(values[i]))
+            return false;
+    *out_scale = rp_bf16_to_f32(rp_int4_quantize_group(values, r->group, codes));
+    return true;
+}
 
 static bool round_to_4_bits(struct rounding *r, size_t *out_bad_row) {
     for (size_t row = 0; row < r->rows; row++)
         for (size_t g = 0; g < r->groups; g++) {
             size_t at = row * r->cols + g * r->group;
             *out_bad_row = row;
-            for (size_t i = 0; i < r->group; i++)
-                if (!isfinite(r->full[at + i]))
-                    return false;
-            r->scales[row * r->groups + g] = rp_bf16_to_f32(
-                rp_int4_quantize_group(r->full + at, r->group, (int8_t *)r->quantized + at));
+            if (!round_group(r, r->full + at, (int8_t *)r->quantized + at,
+                             &r->scales[row * r->groups + g]))
+                return false;
         }
     return true;
+}
+
+/* q, k and v share it, and gate and up. */
+static float *largest_of(const struct rp_quant_writer *w, const struct rp_safetensor *tensor) {
+    const struct rp_quant_place *place = &w->places[tensor - w->files.tensors];
+    return &w->largest[place->layer * (RP_BALANCE_SITES + 1) + place->site];
 }
 
 /* Reads the tensor's weights, applies their factors, and rounds to nearest. */
@@ -113,7 +142,9 @@ static int open_rounding(struct rp_quant_writer *w, const struct rp_safetensor *
                            .group = (size_t)tensor->shape[1],
                            .groups = 1,
                            .dtype = RP_DTYPE_INT8};
-    if (is_int4(r)) {
+    if (w->largest)
+        r->factor = rp_nvfp4_factor(*largest_of(w, tensor));
+    if (has_4_bits(r)) {
         r->group = w->options.group;
         r->groups = r->cols / r->group;
     } else {
@@ -130,12 +161,13 @@ static int open_rounding(struct rp_quant_writer *w, const struct rp_safetensor *
         return status;
     if (rp_quant_is_folded(w, tensor))
         fold(&w->foldings[tensor - w->files.tensors], r->rows, r->cols, r->full);
-    if (is_int4(r) ? !round_to_4_bits(r, &bad)
-                   : !rp_quantize_weights_searched(r->full, RP_DTYPE_F32, r->rows, r->cols,
-                                                   r->dtype, r->quantized, r->scales, NULL, &bad))
+    if (has_4_bits(r)
+            ? !round_to_4_bits(r, &bad)
+            : !rp_quantize_weights_searched(r->full, RP_DTYPE_F32, r->rows, r->cols, r->dtype,
+                                            r->quantized, r->scales, NULL, &bad))
         return rp_error_set(w->err, RP_STATUS_FORMAT,
-                            "tensor %s: row %zu holds what is no number, or infinite", tensor->name,
-                            bad);
+                            "tensor %s: row %zu holds what is no number, infinite or too large",
+                            tensor->name, bad);
     return RP_OK;
 }
 
@@ -183,11 +215,14 @@ static double sum_of(const double *values, size_t count) {
 }
 
 static int round_by_inputs(struct rounding *r, struct rp_quant_module *module) {
+    bool int4 = scheme_of(r) == RP_QUANT_INT4;
     const struct rp_gptq_matrix matrix = {.rows = r->rows,
                                           .weights = r->full,
                                           .scales = r->scales,
-                                          .group = is_int4(r) ? r->group : 0,
-                                          .four_bits = is_int4(r),
+                                          .group = has_4_bits(r) ? r->group : 0,
+                                          .grid = int4            ? RP_GPTQ_INT4
+                                                  : has_4_bits(r) ? RP_GPTQ_E2M1
+                                                                  : RP_GPTQ_8_BITS,
                                           .dtype = r->dtype,
                                           .quantized = r->quantized};
     const struct rp_gptq_factor *factor;
@@ -241,19 +276,55 @@ static int write_bytes(struct rp_quant_writer *w, const struct rp_safetensor *te
                : rp_quant_write_failed(w, w->files.shards[tensor->shard].name);
 }
 
+/* Scales as they are stored, in place, which loses nothing. Returns the bytes. */
+static size_t pack_scales(const struct rounding *r) {
+    size_t count = r->rows * r->groups;
+    unsigned char *to = (unsigned char *)r->scales;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half = rp_f32_to_bf16(r->scales[i]);
+        int exponent;
+        switch (scheme_of(r)) {
+        case RP_QUANT_INT4:
+            memcpy(to + 2 * i, &half, sizeof half);
+            break;
+        case RP_QUANT_NVFP4:
+            to[i] = rp_f32_to_fp8(r->scales[i] * 2.0f / r->factor);
+            break;
+        case RP_QUANT_MXFP4:
+            frexpf(r->scales[i], &exponent); /* half of 2^exponent is half of the scale */
+            to[i] = (unsigned char)(exponent + 127);
+            break;
+        default:
+            return count * sizeof *r->scales;
+        }
+    }
+    return scheme_of(r) == RP_QUANT_INT4 ? 2 * count : count;
+}
+
 int rp_quant_write_scales(struct rp_quant_writer *w, const struct rp_safetensor *tensor,
                           FILE *out) {
     struct rounding r;
     int status = open_rounding(w, tensor, &r);
-    size_t count = status == RP_OK ? r.rows * r.groups : 0, bytes = count * sizeof *r.scales;
-    for (size_t i = 0; i < count && is_int4(&r); i++) { /* they are bf16: halves, in place */
-        uint16_t half = rp_f32_to_bf16(r.scales[i]);
-        memcpy((unsigned char *)r.scales + 2 * i, &half, sizeof half);
-    }
     if (status == RP_OK)
-        status = write_bytes(w, tensor, r.scales, is_int4(&r) ? bytes / 2 : bytes, out);
+        status = write_bytes(w, tensor, r.scales, pack_scales(&r), out);
     close_rounding(&r);
     return status;
+}
+
+int rp_quant_write_measure(struct rp_quant_writer *w, const struct rp_safetensor *tensor) {
+    size_t count = (size_t)(tensor->shape[0] * tensor->shape[1]);
+    float *values = rp_alloc(count * sizeof *values), *largest = largest_of(w, tensor);
+    int status = values ? read_f32(w, tensor, values) : rp_quant_write_no_memory(w);
+    for (size_t i = 0; i < count && status == RP_OK; i++)
+        *largest = RP_MAX(*largest, fabsf(values[i]));
+    rp_free(values);
+    return status;
+}
+
+int rp_quant_write_global_scale(struct rp_quant_writer *w, const struct rp_safetensor *tensor,
+                                FILE *out) {
+    float divisor = 1.0f / rp_nvfp4_factor(*largest_of(w, tensor)); /* a power of two */
+    return write_bytes(w, tensor, &divisor, sizeof divisor, out);
 }
 
 int rp_quant_write_shape(struct rp_quant_writer *w, const struct rp_safetensor *tensor, FILE *out) {
@@ -263,12 +334,15 @@ int rp_quant_write_shape(struct rp_quant_writer *w, const struct rp_safetensor *
 
 /* Packs codes in place: column 2 i of a row in the low nibble of its byte i. */
 static size_t pack_nibbles(struct rounding *r) {
-    size_t step = RP_CEIL_DIV(r->cols, (size_t)8) * 4;
+    bool int4 = scheme_of(r) == RP_QUANT_INT4;
+    size_t step = r->cols / 2; /* columns are a multiple of 16 */
     for (size_t row = 0; row < r->rows; row++) {
         const int8_t *codes = (const int8_t *)r->quantized + row * r->cols;
         unsigned char *to = r->quantized + row * step; /* never ahead of the codes */
         for (size_t i = 0; i < r->cols / 2; i++)
-            to[i] = (unsigned char)((codes[2 * i] + 8) | (codes[2 * i + 1] + 8) << 4);
+            to[i] = (unsigned char)(int4 ? (codes[2 * i] + 8) | (codes[2 * i + 1] + 8) << 4
+                                         : rp_fp4_code(codes[2 * i]) | rp_fp4_code(codes[2 * i + 1])
+                                                                           << 4);
     }
     return r->rows * step;
 }
@@ -287,7 +361,7 @@ int rp_quant_write_values(struct rp_quant_writer *w, const struct rp_safetensor 
     if (status == RP_OK) {
         count_losses(&r, &module);
         status = write_bytes(w, tensor, r.quantized,
-                             is_int4(&r) ? pack_nibbles(&r) : r.rows * r.cols, out);
+                             has_4_bits(&r) ? pack_nibbles(&r) : r.rows * r.cols, out);
     }
     if (status == RP_OK)
         w->options.told(w->options.ctx, &module);

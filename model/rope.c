@@ -58,6 +58,8 @@ void rp_rope_frequencies(const struct rp_rope *rope, uint32_t head_dim, uint32_t
             frequency = scale_llama3(rope, frequency);
         else if (rope->kind == RP_ROPE_LONGROPE)
             frequency /= (double)divisors[i];
+        else if (rope->kind == RP_ROPE_PROPORTIONAL)
+            frequency = i < rope->live_pairs ? frequency / rope->factor : 0.0;
         out_frequencies[i] = frequency;
     }
     if (rope->kind == RP_ROPE_YARN)

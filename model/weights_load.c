@@ -58,11 +58,17 @@ static int check_part(void *ctx, const struct rp_weight_part *part) {
         expected[0] = part->rows / loader->config->head_dim;
         expected[1] = loader->config->head_dim;
     }
-    if (part->stacked) {
+    if (part->weight->role == RP_WEIGHT_CONV) { /* (columns, 1, width) */
         rank = 3;
+        expected[0] = part->rows / loader->config->state.conv_width;
+        expected[1] = 1;
+        expected[2] = loader->config->state.conv_width;
+    }
+    if (part->stacked) {
+        rank++; /* of a matrix 3 */
         expected[0] = part->weight->experts;
-        expected[1] = part->rows / part->weight->experts;
-        expected[2] = part->cols;
+        expected[1 + part->transposed] = part->rows / part->weight->experts;
+        expected[2 - part->transposed] = part->cols;
     }
     if (tensor->rank != rank || memcmp(tensor->shape, expected, rank * sizeof expected[0]) != 0) {
         char has[128], wants[64];

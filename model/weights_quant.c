@@ -131,6 +131,17 @@ static int check_input_scale(const struct rp_safetensors *files, const struct rp
     return status == RP_OK ? read_scales(files, scale, 0, 1, &value, err) : status;
 }
 
+/* Whether the part's order leaves every row in its block of scales. */
+static bool keeps_blocks(const struct rp_weight_part *part) {
+    const struct rp_row_order *order = &part->order;
+    for (uint32_t head = 0; order->pairs && head < part->rows / order->head_dim; head++) {
+        uint32_t first = head * order->head_dim + order->skip;
+        if (first / BLOCK != (first + order->pairs - 1) / BLOCK)
+            return false;
+    }
+    return order->group == 0;
+}
+
 int rp_weight_quant_check(const struct rp_safetensors *files, const struct rp_model_config *config,
                           const struct rp_weight_part *part, const struct rp_safetensor *tensor,
                           const struct rp_safetensor **out_scales, struct rp_error *err) {
@@ -156,13 +167,13 @@ int rp_weight_quant_check(const struct rp_safetensors *files, const struct rp_mo
                             "tensor %s: asymmetric weights (zero points) are not supported, "
                             "symmetric ones are",
                             name);
-    if (quant->scales == RP_SCALE_BLOCK_128 && !rp_row_order_is_plain(&part->order))
+    if (quant->scales == RP_SCALE_BLOCK_128 && !keeps_blocks(part))
         return refuse(files, tensor, RP_STATUS_UNSUPPORTED,
                       "has scales per block of 128 x 128, but its rows are brought into another "
                       "order at load: scales per tensor or channel work",
                       err);
     /* A fused matrix has whole blocks of each part. */
-    if (quant->scales == RP_SCALE_BLOCK_128 &&
+    if (quant->scales == RP_SCALE_BLOCK_128 && !part->split &&
         (part->row_begin % BLOCK != 0 ||
          (part->rows % BLOCK != 0 && part->row_begin + part->rows != part->weight->matrix.rows)))
         return refuse(files, tensor, RP_STATUS_UNSUPPORTED,

@@ -5,6 +5,7 @@
 #include "quant/rounding/int4.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Uniform with a standard deviation of 0.02, as models are initialized. Every value is taken from a
  * table of 4096: five of them per 64-bit random number make billions of weights in seconds, and all
@@ -13,7 +14,8 @@
 
 struct random_weights {
     uint64_t state;
-    float norm; /* mean of norm weights */
+    size_t filled; /* values */
+    float norm;    /* mean of norm weights */
     float f32[1 << RANDOM_BITS];
     uint16_t bf16[1 << RANDOM_BITS];
 };
@@ -21,6 +23,7 @@ struct random_weights {
 static void random_init(struct random_weights *random, uint64_t seed) {
     const double half_width = 0.02 * sqrt(3.0), count = 1 << RANDOM_BITS;
     random->state = seed;
+    random->filled = 0;
     for (int i = 0; i < 1 << RANDOM_BITS; i++) {
         random->bf16[i] = rp_f32_to_bf16((float)(((i + 0.5) / count * 2 - 1) * half_width));
         random->f32[i] = rp_bf16_to_f32(random->bf16[i]);
@@ -46,6 +49,22 @@ static uint64_t random_next(struct random_weights *random) {
         }                                                                                          \
     } while (0)
 
+/* MXFP4 experts: each code as likely, and a scale of 2^-7, which give a standard deviation of
+ * 0.023. */
+static void fill_mxfp4(struct random_weights *random, const struct rp_weight_part *part) {
+    struct rp_matrix *matrix = &part->weight->matrix;
+    uint32_t bytes = rp_block_info(RP_BLOCK_MXFP4).bytes;
+    size_t row_bytes = rp_blocks_row_bytes(RP_BLOCK_MXFP4, part->cols);
+    unsigned char *rows = (unsigned char *)matrix->data + part->row_begin * row_bytes;
+    for (size_t at = 0; at < part->rows * row_bytes; at += bytes) {
+        rows[at] = 120;
+        for (size_t i = 1; i < bytes; i += sizeof(uint64_t)) {
+            uint64_t codes = random_next(random);
+            memcpy(rows + at + i, &codes, sizeof codes);
+        }
+    }
+}
+
 /* The same values as an unquantized part has, a row at a time. */
 static int fill_quantized(struct random_weights *random, const struct rp_weight_part *part) {
     struct rp_matrix *matrix = &part->weight->matrix;
@@ -63,12 +82,12 @@ static int fill_quantized(struct random_weights *random, const struct rp_weight_
             }
             row[k] = random->f32[bits & ((1 << RANDOM_BITS) - 1)];
         }
-        uint32_t type = matrix->parts[0].type;
         bool finite = matrix->dtype == RP_DTYPE_BLOCKS
-                          ? rp_int4_quantize_row(row, part->cols, type,
-                                                 (unsigned char *)matrix->data +
-                                                     i * rp_blocks_row_bytes(type, part->cols),
-                                                 NULL)
+                          ? rp_quantize_row_to_blocks(
+                                &matrix->parts[0], row, part->cols,
+                                (unsigned char *)matrix->data +
+                                    i * rp_blocks_row_bytes(matrix->parts[0].type, part->cols),
+                                NULL)
                           : rp_quantize_weights(row, RP_DTYPE_F32, 1, part->cols, matrix->dtype,
                                                 (unsigned char *)matrix->data + i * part->cols,
                                                 (float *)(uintptr_t)&matrix->scales[i], NULL, &bad);
@@ -81,6 +100,8 @@ static int fill_quantized(struct random_weights *random, const struct rp_weight_
 static int fill_random(void *ctx, const struct rp_weight_part *part) {
     struct random_weights *random = ctx;
     struct rp_matrix *matrix = &part->weight->matrix;
+    random->filled += part->split ? (size_t)matrix->rows * matrix->cols
+                                  : (size_t)part->rows * RP_MAX(part->cols, 1u);
     if (!rp_weight_is_matrix(part->weight)) {
         float *values = part->weight->vector + part->row_begin;
         FILL(values, part->rows, random->f32);
@@ -90,7 +111,14 @@ static int fill_random(void *ctx, const struct rp_weight_part *part) {
     }
     if (!matrix->data)
         return RP_OK; /* the device makes it */
-    size_t begin = (size_t)part->row_begin * part->cols, count = (size_t)part->rows * part->cols;
+    size_t begin = (size_t)part->row_begin * part->cols;
+    size_t count =
+        part->split ? (size_t)matrix->rows * matrix->cols : (size_t)part->rows * part->cols;
+    if (part->weight->experts && matrix->dtype == RP_DTYPE_BLOCKS &&
+        matrix->parts[0].type == RP_BLOCK_MXFP4) {
+        fill_mxfp4(random, part);
+        return RP_OK;
+    }
     if (rp_dtype_bytes(matrix->dtype) == 1 || matrix->dtype == RP_DTYPE_BLOCKS)
         return fill_quantized(random, part);
     if (matrix->dtype == RP_DTYPE_BF16) {
@@ -101,6 +129,16 @@ static int fill_random(void *ctx, const struct rp_weight_part *part) {
         FILL(values, count, random->f32);
     }
     return RP_OK;
+}
+
+static size_t value_count(const struct rp_model *model) {
+    size_t count = 0;
+    for (uint32_t i = 0; i < model->weights.count; i++) {
+        const struct rp_weight *weight = &model->weights.entries[i];
+        count += rp_weight_is_matrix(weight) ? (size_t)weight->matrix.rows * weight->matrix.cols
+                                             : weight->length;
+    }
+    return count;
 }
 
 static int make_random(const struct rp_model_config *config, enum rp_dtype dtype, uint64_t seed,
@@ -124,6 +162,8 @@ static int make_random(const struct rp_model_config *config, enum rp_dtype dtype
         status = rp_weight_parts(out_model, fill_random, random);
         if (status != RP_OK)
             status = rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
+        /* A weight that belongs to no part would have what its memory held. */
+        RP_ASSERT(status != RP_OK || random->filled == value_count(out_model));
         out_model->loaded = !vectors_only;
     }
     if (status != RP_OK)

@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "model/safetensors.h"
 #include "model/weights_internal.h"
-#include "quant/rounding/int4.h"
+#include "quant/rounding/quantize.h"
 
 #include <math.h>
 #include <string.h>
@@ -62,12 +62,33 @@ static bool quantize_row(struct rp_matrix *matrix, const void *values, enum rp_d
         return rp_quantize_weights_searched(values, dtype, 1, cols, matrix->dtype,
                                             (unsigned char *)matrix->data + to * cols,
                                             (float *)(uintptr_t)&matrix->scales[to], NULL, &bad);
-    uint32_t type = matrix->parts[0].type;
+    const struct rp_matrix_part *part = &matrix->parts[0];
     for (size_t i = 0; i < cols && dtype == RP_DTYPE_BF16; i++)
         row[i] = rp_bf16_to_f32(((const uint16_t *)values)[i]);
-    return rp_int4_quantize_row(
-        dtype == RP_DTYPE_BF16 ? row : values, cols, type,
-        (unsigned char *)matrix->data + to * rp_blocks_row_bytes(type, cols), NULL);
+    return rp_quantize_row_to_blocks(
+        part, dtype == RP_DTYPE_BF16 ? row : values, cols,
+        (unsigned char *)matrix->data + to * rp_blocks_row_bytes(part->type, cols), NULL);
+}
+
+/* A row of values in host memory, of the tensor's type, to row `to` of the matrix. */
+static bool store_row(struct rp_matrix *matrix, const unsigned char *from,
+                      enum rp_safetensor_type type, size_t to, float *values) {
+    if (rp_dtype_bytes(matrix->dtype) > 1) {
+        size_t at = to * matrix->cols * rp_dtype_bytes(matrix->dtype);
+        convert(from, type, (unsigned char *)matrix->data + at, matrix->dtype, matrix->cols);
+        return true;
+    }
+    if (type == RP_SAFETENSOR_F16)
+        convert(from, type, values, RP_DTYPE_F32, matrix->cols);
+    return quantize_row(matrix, type == RP_SAFETENSOR_F16 ? (const void *)values : from,
+                        type == RP_SAFETENSOR_BF16 ? RP_DTYPE_BF16 : RP_DTYPE_F32, to, values);
+}
+
+static const char *type_name(const struct rp_matrix *matrix) {
+    if (matrix->dtype != RP_DTYPE_BLOCKS)
+        return rp_dtype_name(matrix->dtype);
+    uint32_t type = matrix->parts[0].type;
+    return type == RP_BLOCK_NVFP4 ? "nvfp4" : type == RP_BLOCK_MXFP4 ? "mxfp4" : "int4";
 }
 
 /* Whole rows through the staging buffer, quantized from there to rows of the matrix from `to`
@@ -78,12 +99,10 @@ static int quantize_rows(const struct rp_safetensors *files, const struct rp_saf
     struct rp_matrix *matrix = &part->weight->matrix;
     size_t row_bytes = (size_t)part->cols * element_bytes(tensor);
     size_t piece_rows = RP_MAX(RP_WEIGHT_STAGING_BYTES / row_bytes, (size_t)1);
-    bool half = tensor->type == RP_SAFETENSOR_F16;
     if (row_bytes > RP_WEIGHT_STAGING_BYTES)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
                             "%s: tensor %s: rows of %u weights are too long to be quantized",
                             rp_safetensors_file(files, tensor), part->name, part->cols);
-    enum rp_dtype dtype = tensor->type == RP_SAFETENSOR_BF16 ? RP_DTYPE_BF16 : RP_DTYPE_F32;
     float *values = rp_alloc(part->cols * sizeof *values);
     int status = values ? RP_OK : rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
     for (size_t row = first; status == RP_OK && row < (size_t)first + count; row += piece_rows) {
@@ -92,21 +111,68 @@ static int quantize_rows(const struct rp_safetensors *files, const struct rp_saf
             rp_safetensors_read(files, tensor, row * row_bytes, staging, rows * row_bytes, err);
         if (status != RP_OK)
             break;
-        for (size_t i = 0; i < rows && status == RP_OK; i++) {
-            const unsigned char *from = staging + i * row_bytes;
-            if (half)
-                convert(from, tensor->type, values, RP_DTYPE_F32, part->cols);
-            if (!quantize_row(matrix, half ? (const void *)values : from, dtype,
-                              to + (row - first) + i, values))
+        for (size_t i = 0; i < rows && status == RP_OK; i++)
+            if (!store_row(matrix, staging + i * row_bytes, tensor->type, to + (row - first) + i,
+                           values))
                 status = rp_error_set(
                     err, RP_STATUS_FORMAT,
-                    "%s: tensor %s: row %zu holds a NaN or an infinity, which "
-                    "%s weights cannot",
-                    rp_safetensors_file(files, tensor), part->name, row + i,
-                    matrix->dtype == RP_DTYPE_BLOCKS ? "int4" : rp_dtype_name(matrix->dtype));
+                    "%s: tensor %s: row %zu holds a NaN, an infinity or a weight too large for %s",
+                    rp_safetensors_file(files, tensor), part->name, row + i, type_name(matrix));
+    }
+    rp_free(values);
+    return status;
+}
+
+/* The (cols, rows) tensor of one expert to `out` (rows, cols), values of its own type. */
+static int transpose_expert(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
+                            uint32_t expert, size_t rows, size_t cols, unsigned char *staging,
+                            unsigned char *out, struct rp_error *err) {
+    size_t size = element_bytes(tensor), line = rows * size, piece = RP_WEIGHT_STAGING_BYTES / line;
+    if (piece == 0)
+        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                            "%s: tensor %s: rows of %zu weights are "
+                            "too long",
+                            rp_safetensors_file(files, tensor), tensor->name, rows);
+    for (size_t k = 0; k < cols; k += piece) {
+        size_t count = RP_MIN(piece, cols - k);
+        int status = rp_safetensors_read(files, tensor, (expert * cols + k) * line, staging,
+                                         count * line, err);
+        if (status != RP_OK)
+            return status;
+        for (size_t n = 0; n < rows; n++)
+            for (size_t i = 0; i < count; i++)
+                memcpy(out + (n * cols + k + i) * size, staging + i * line + n * size, size);
+    }
+    return RP_OK;
+}
+
+static int read_transposed(const struct rp_safetensors *files, const struct rp_weight_part *part,
+                           unsigned char *staging, struct rp_error *err) {
+    const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
+    struct rp_matrix *matrix = &part->weight->matrix;
+    uint32_t experts = part->weight->experts, each = part->rows / experts;
+    size_t row_bytes = (size_t)part->cols * element_bytes(tensor);
+    unsigned char *rows = rp_alloc(each * row_bytes);
+    float *values = rp_alloc(part->cols * sizeof *values);
+    int status =
+        rows && values ? RP_OK : rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
+    for (uint32_t e = 0; e < experts && status == RP_OK; e++) {
+        status = transpose_expert(files, tensor, e, each, part->cols, staging, rows, err);
+        for (uint32_t n = 0; n < each && status == RP_OK; n++) {
+            uint32_t row = e * each + n;
+            uint32_t to =
+                rp_row_order_is_plain(&part->order) ? row : rp_row_order_place(&part->order, row);
+            if (!store_row(matrix, rows + n * row_bytes, tensor->type, part->row_begin + to,
+                           values))
+                status = rp_error_set(err, RP_STATUS_FORMAT,
+                                      "%s: tensor %s: column %u of expert %u holds a NaN or an "
+                                      "infinity, which %s weights cannot",
+                                      rp_safetensors_file(files, tensor), part->name, n, e,
+                                      rp_dtype_name(matrix->dtype));
         }
     }
     rp_free(values);
+    rp_free(rows);
     return status;
 }
 
@@ -160,12 +226,14 @@ static int read_rows(const struct rp_safetensors *files, const struct rp_weight_
                        matrix->dtype, staging, err);
 }
 
-/* Brings the rows of a part that was read whole, and their scales, into our order. */
+/* Brings the rows of a part that was read whole, and their scales, into our order. No row leaves
+ * its block of scales (rp_weight_quant_check). */
 static int reorder_rows(const struct rp_weight_part *part, struct rp_error *err) {
     struct rp_matrix *matrix = &part->weight->matrix;
     size_t row_bytes = (size_t)part->cols * rp_dtype_bytes(matrix->dtype);
     unsigned char *rows = (unsigned char *)matrix->data + part->row_begin * row_bytes;
-    float *scales = matrix->scales ? (float *)(uintptr_t)matrix->scales + part->row_begin : NULL;
+    bool by_row = matrix->scales && matrix->scale_kind == RP_SCALE_CHANNEL;
+    float *scales = by_row ? (float *)(uintptr_t)matrix->scales + part->row_begin : NULL;
     unsigned char *copy = rp_alloc(part->rows * row_bytes);
     float *scales_copy = scales ? rp_alloc(part->rows * sizeof *scales) : NULL;
     bool ok = copy && (!scales || scales_copy);
@@ -190,6 +258,8 @@ int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_mode
                         unsigned char *staging, struct rp_error *err) {
     bool plain = rp_row_order_is_plain(&part->order);
     int status = RP_OK;
+    if (part->split)
+        return rp_weight_latent_load(files, config, part, staging, err);
     if (part->quantized && config->quant.layout != RP_QUANT_8_BITS)
         return rp_weight_4bit_load(files, config, part, staging, err);
     if (part->weight->matrix.dtype == RP_DTYPE_BLOCKS && config->gguf.blocks)
@@ -199,6 +269,8 @@ int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_mode
         status = rp_weight_quant_load(files, config, part, staging, RP_WEIGHT_STAGING_BYTES, err);
         return status == RP_OK && !plain ? reorder_rows(part, err) : status;
     }
+    if (part->transposed)
+        return read_transposed(files, part, staging, err);
     if (plain)
         return read_rows(files, part, row, rows, part->row_begin + row, staging, err);
     for (uint32_t i = row; i < row + rows && status == RP_OK; i++)

@@ -85,6 +85,7 @@ static struct rp_matrix_cut cut_of(const struct rp_model *model, const struct rp
         add_gate_up(&cut, config->intermediate, ranks_of(model), rank);
         break;
     case RP_WEIGHT_EXPERT_GATE_UP:
+    case RP_WEIGHT_EXPERT_GATE_UP_BIAS:
         cut.sections = weight->experts;
         add_gate_up(&cut, config->experts.intermediate, ranks_of(model), rank);
         break;
@@ -207,6 +208,13 @@ static const char *name_of(enum rp_weight_role role) {
 static int check(struct rp_model *model, struct rp_error *err) {
     const char *why;
     uint32_t value, ranks = model->ranks;
+    if (!rp_model_has_equal_layers(&model->config) || model->config.layer_embed) {
+        int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                                  "--tensor-parallel-size: layers with different heads, shared K "
+                                  "and V or embeddings of their own are not divided yet");
+        rp_error_hint(err, "omit --tensor-parallel-size");
+        return status;
+    }
     const char *key = bad_key(&model->config, ranks, &value);
     const struct rp_weight *weight = key ? NULL : bad_matrix(model, &why);
     if (!key && !weight)
@@ -228,8 +236,9 @@ static int check(struct rp_model *model, struct rp_error *err) {
 
 static bool divide_vector(const struct rp_model *model, struct rp_weight *weight) {
     struct rp_matrix_cut cut = cut_of(model, weight, 0);
+    uint32_t sections = RP_MAX(cut.sections, 1u), section = weight->length / sections;
     for (uint32_t i = 0; i < cut.run_count; i++)
-        weight->rank_length += cut.runs[i].rows;
+        weight->rank_length += cut.runs[i].rows * sections;
     if (!weight->rank_length || !weight->vector)
         return true;
     float *to =
@@ -237,9 +246,11 @@ static bool divide_vector(const struct rp_model *model, struct rp_weight *weight
     weight->rank_vectors = to;
     for (uint32_t rank = 0; to && rank < model->ranks; rank++) {
         cut = cut_of(model, weight, rank);
-        for (uint32_t i = 0; i < cut.run_count; i++) {
-            memcpy(to, weight->vector + cut.runs[i].from, cut.runs[i].rows * sizeof *to);
-            to += cut.runs[i].rows;
+        for (uint32_t i = 0; i < cut.run_count * sections; i++) {
+            uint32_t run = i % cut.run_count, rows = cut.runs[run].rows;
+            memcpy(to, weight->vector + i / cut.run_count * section + cut.runs[run].from,
+                   rows * sizeof *to);
+            to += rows;
         }
     }
     return weight->rank_vectors != NULL;
@@ -259,6 +270,14 @@ int rp_model_shard(struct rp_model *model, uint32_t ranks, struct rp_error *err)
     RP_ASSERT(model->ranks == 0 && ranks <= RP_RANKS_MAX);
     if (ranks <= 1)
         return RP_OK;
+    if (model->config.latent.rank) {
+        int refused = rp_error_set(err, RP_STATUS_UNSUPPORTED,
+                                   "--tensor-parallel-size: models with latent attention "
+                                   "(kv_lora_rank) cannot be divided among %u ranks",
+                                   ranks);
+        rp_error_hint(err, "omit --tensor-parallel-size");
+        return refused;
+    }
     model->ranks = ranks;
     int status = check(model, err);
     for (uint32_t i = 0; i < model->weights.count && status == RP_OK; i++) {

@@ -89,7 +89,8 @@ static int list_part(void *ctx, const struct rp_weight_part *part) {
     uint64_t row_bytes = tensor->bytes / part->rows;
     uint32_t step = (uint32_t)RP_MIN(
         (uint64_t)part->rows, RP_MAX(SLICE_BYTES / RP_MAX(row_bytes, (uint64_t)1), (uint64_t)1));
-    if (part->quantized) /* its scales are read with it */
+    /* Scales are read with it; columns are not rows; it is read as one. */
+    if (part->quantized || part->transposed || part->split)
         step = part->rows;
     for (uint32_t row = 0; row < part->rows; row += step) {
         uint32_t rows = RP_MIN(step, part->rows - row);

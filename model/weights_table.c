@@ -1,9 +1,8 @@
-/* The table of weights: which a model has, their shapes, memory and tensors. */
+/* The table of weights: which a model has, their shapes and memory. */
 #include "base/checked.h"
 #include "base/memory.h"
 #include "model/family.h"
 #include "model/rope.h"
-#include "model/safetensors.h"
 #include "model/weights_internal.h"
 
 #include <stdio.h>
@@ -50,43 +49,118 @@ static struct shape expert_shape(const struct rp_model_config *config, enum rp_w
         return matrix_if(there, 2 * shared, hidden, RP_SHARD_ROWS, RP_MODULE_SHARED_GATE);
     case RP_WEIGHT_SHARED_DOWN:
         return matrix_if(there && shared, hidden, shared, RP_SHARD_COLS, RP_MODULE_SHARED_DOWN);
+    case RP_WEIGHT_ROUTER_NORM:
+    case RP_WEIGHT_MLP_POST_NORM_1:
+    case RP_WEIGHT_EXPERT_NORM:
+    case RP_WEIGHT_EXPERT_POST_NORM:
+        return vector_if(there && experts->parallel, hidden, RP_SHARD_NONE);
+    case RP_WEIGHT_ROUTER_SCALES:
+        return vector_if(there && experts->parallel, experts->count, RP_SHARD_NONE);
+    case RP_WEIGHT_ROUTER_LOGIT_BIAS:
+        return vector_if(there && experts->linear_bias, experts->count, RP_SHARD_NONE);
+    case RP_WEIGHT_EXPERT_GATE_UP_BIAS:
+        return vector_if(there && experts->linear_bias, experts->count * 2 * inner, RP_SHARD_ROWS);
+    case RP_WEIGHT_EXPERT_DOWN_BIAS:
+        return vector_if(there && experts->linear_bias, experts->count * hidden, RP_SHARD_NONE);
     default:
         return matrix_if(there && experts->shared_gate, 1, hidden, RP_SHARD_NONE, -1);
     }
 }
 
+/* Weights of attention over latents; false: not one of them, or none in this model. */
+static bool latent_shape(const struct rp_model_config *config, enum rp_weight_role role,
+                         struct shape *out) {
+    const struct rp_model_latent *latent = &config->latent;
+    uint32_t heads = config->heads, hidden = config->hidden;
+    bool own = role == RP_WEIGHT_Q_B || role == RP_WEIGHT_K_B || role == RP_WEIGHT_V_B;
+    *out = matrix_if(false, 0, 0, RP_SHARD_NONE, -1);
+    if (!latent->rank)
+        return own;
+    uint32_t qkv[3] = {0};
+    if (role == RP_WEIGHT_QKV)
+        rp_model_qkv_rows(config, 0, qkv);
+    if (role == RP_WEIGHT_QKV)
+        *out = matrix_if(true, qkv[0] + qkv[1], hidden, RP_SHARD_NONE, RP_MODULE_Q);
+    else if (role == RP_WEIGHT_Q_NORM)
+        *out = vector_if(latent->q_rank, latent->q_rank, RP_SHARD_NONE);
+    else if (role == RP_WEIGHT_K_NORM)
+        *out = vector_if(true, latent->rank, RP_SHARD_NONE);
+    else if (role == RP_WEIGHT_Q_B)
+        *out = matrix_if(latent->q_rank, heads * config->head_dim, latent->q_rank, RP_SHARD_NONE,
+                         RP_MODULE_Q_B);
+    else if (role == RP_WEIGHT_K_B)
+        *out =
+            matrix_if(true, heads * latent->rank, latent->nope_dim, RP_SHARD_NONE, RP_MODULE_KV_B);
+    else if (role == RP_WEIGHT_V_B)
+        *out =
+            matrix_if(true, heads * latent->value_dim, latent->rank, RP_SHARD_NONE, RP_MODULE_KV_B);
+    else if (role == RP_WEIGHT_O)
+        *out = matrix_if(true, hidden, heads * latent->value_dim, RP_SHARD_NONE, RP_MODULE_O);
+    else
+        return false;
+    return true;
+}
+
+/* Weights of a layer with state. */
+static struct shape state_shape(const struct rp_model_config *config, enum rp_weight_role role,
+                                bool there) {
+    const struct rp_model_state *state = &config->state;
+    bool delta = there && state->value_heads;
+    uint32_t hidden = config->hidden, cols = rp_model_conv_cols(config);
+    uint32_t values = state->value_heads ? state->value_heads * state->value_dim : hidden;
+    switch (role) {
+    case RP_WEIGHT_MIX_IN:
+        return matrix_if(there, delta ? cols + values : 3 * hidden, hidden, RP_SHARD_NONE, -1);
+    case RP_WEIGHT_MIX_BA:
+        return matrix_if(delta, 2 * state->value_heads, hidden, RP_SHARD_NONE, -1);
+    case RP_WEIGHT_MIX_OUT:
+        return matrix_if(there, hidden, values, RP_SHARD_NONE, -1);
+    case RP_WEIGHT_CONV:
+        return vector_if(there, cols * state->conv_width, RP_SHARD_NONE);
+    case RP_WEIGHT_DELTA_NORM:
+        return vector_if(delta, state->value_dim, RP_SHARD_NONE);
+    default:
+        return vector_if(delta, state->value_heads, RP_SHARD_NONE);
+    }
+}
+
 static struct shape shape_of(const struct rp_model_config *config, enum rp_weight_role role,
                              uint32_t layer) {
-    bool experts = rp_model_has_experts(config, layer);
-    uint32_t hidden = config->hidden, inner = experts ? 0 : config->intermediate;
-    uint32_t q_rows = config->heads * config->head_dim;
-    uint32_t qkv_rows = q_rows + 2 * config->kv_heads * config->head_dim;
-    uint32_t norm_heads =
-        config->qk_norm == RP_QK_NORM_WHOLE || config->qk_norm == RP_QK_NORM_EACH_HEAD ? UINT32_MAX
-                                                                                       : 1;
+    struct shape latent;
+    if (latent_shape(config, role, &latent))
+        return latent;
+    bool experts = rp_model_has_experts(config, layer), in_layer = layer < config->layers;
+    uint32_t hidden = config->hidden, rows[3] = {0}, inner = 0;
+    if (in_layer)
+        rp_model_qkv_rows(config, layer, rows);
+    if (in_layer && (!experts || config->experts.parallel))
+        inner = rp_model_intermediate(config, layer);
+    uint32_t q_rows = rows[0] / (config->output_gate ? 2 : 1);
+    uint32_t qkv_rows = rows[0] + rows[1] + rows[2];
+    bool state = rp_model_has_state(config, layer);
+    uint32_t dim = in_layer ? q_rows / config->heads : 0;
+    bool whole = config->qk_norm == RP_QK_NORM_WHOLE || config->qk_norm == RP_QK_NORM_EACH_HEAD;
     switch (role) {
     case RP_WEIGHT_EMBED:
         return (struct shape){config->vocab, hidden, RP_SHARD_ROWS, -1};
     case RP_WEIGHT_HEAD:
         return (struct shape){config->tied ? 0 : config->vocab, hidden, RP_SHARD_ROWS, -1};
     case RP_WEIGHT_QKV:
-        return (struct shape){qkv_rows, hidden, RP_SHARD_ROWS, RP_MODULE_Q};
+        return matrix_if(!state, qkv_rows, hidden, RP_SHARD_ROWS, RP_MODULE_Q);
     case RP_WEIGHT_O:
-        return (struct shape){hidden, q_rows, RP_SHARD_COLS, RP_MODULE_O};
+        return matrix_if(!state, hidden, q_rows, RP_SHARD_COLS, RP_MODULE_O);
     case RP_WEIGHT_GATE_UP:
         return (struct shape){2 * inner, hidden, RP_SHARD_ROWS, RP_MODULE_GATE};
     case RP_WEIGHT_DOWN:
-        return matrix_if(!experts, hidden, inner, RP_SHARD_COLS, RP_MODULE_DOWN);
+        return matrix_if(inner > 0, hidden, inner, RP_SHARD_COLS, RP_MODULE_DOWN);
     case RP_WEIGHT_QKV_BIAS:
-        return vector_if(config->qkv_bias, qkv_rows, RP_SHARD_ROWS);
+        return vector_if(config->qkv_bias && !state, qkv_rows, RP_SHARD_ROWS);
     case RP_WEIGHT_GATE_UP_BIAS:
         return vector_if(config->mlp_bias, 2 * inner, RP_SHARD_ROWS);
     case RP_WEIGHT_Q_NORM:
-        return vector_if(config->qk_norm, RP_MIN(norm_heads, config->heads) * config->head_dim,
-                         RP_SHARD_NONE);
+        return vector_if(config->qk_norm, whole ? q_rows : dim, RP_SHARD_NONE);
     case RP_WEIGHT_K_NORM:
-        return vector_if(config->qk_norm, RP_MIN(norm_heads, config->kv_heads) * config->head_dim,
-                         RP_SHARD_NONE);
+        return vector_if(config->qk_norm && rows[1], whole ? rows[1] : dim, RP_SHARD_NONE);
     case RP_WEIGHT_SINKS:
         return vector_if(config->attention_sinks, config->heads, RP_SHARD_ROWS);
     case RP_WEIGHT_ATTN_NORM:
@@ -99,22 +173,38 @@ static struct shape shape_of(const struct rp_model_config *config, enum rp_weigh
     case RP_WEIGHT_MLP_NORM_BIAS:
         return vector_if(config->norm_bias && !config->parallel, hidden, RP_SHARD_NONE);
     case RP_WEIGHT_O_BIAS:
-        return vector_if(config->o_bias, hidden, RP_SHARD_NONE);
+        return vector_if(config->o_bias && !state, hidden, RP_SHARD_NONE);
     case RP_WEIGHT_DOWN_BIAS:
-        return vector_if(config->mlp_bias && !experts, hidden, RP_SHARD_NONE);
+        return vector_if(config->mlp_bias && inner, hidden, RP_SHARD_NONE);
     case RP_WEIGHT_ATTN_POST_NORM:
     case RP_WEIGHT_MLP_POST_NORM:
         return vector_if(config->post_norms, hidden, RP_SHARD_NONE);
     case RP_WEIGHT_FINAL_NORM:
         return vector_if(true, hidden, RP_SHARD_NONE);
+    case RP_WEIGHT_LAYER_GATE:
+        return matrix_if(config->layer_embed, config->layer_embed, hidden, RP_SHARD_NONE, -1);
+    case RP_WEIGHT_LAYER_OUT:
+        return matrix_if(config->layer_embed, hidden, config->layer_embed, RP_SHARD_NONE, -1);
+    case RP_WEIGHT_LAYER_NORM:
+        return vector_if(config->layer_embed, hidden, RP_SHARD_NONE);
+    case RP_WEIGHT_LAYER_SCALAR:
+        return vector_if(config->layer_scalars, 1, RP_SHARD_NONE);
+    case RP_WEIGHT_LAYER_EMBED:
+        return matrix_if(!in_layer && config->layer_embed, config->layer_embed_vocab,
+                         config->layers * config->layer_embed, RP_SHARD_NONE, -1);
+    case RP_WEIGHT_LAYER_PROJ:
+        return matrix_if(!in_layer && config->layer_embed, config->layers * config->layer_embed,
+                         hidden, RP_SHARD_NONE, -1);
+    case RP_WEIGHT_LAYER_PROJ_NORM:
+        return vector_if(!in_layer, config->layer_embed, RP_SHARD_NONE);
     default:
-        return expert_shape(config, role, experts);
+        return role >= RP_WEIGHT_MIX_IN ? state_shape(config, role, state)
+                                        : expert_shape(config, role, experts);
     }
 }
 
-/* Whether the checkpoint has 8 or 4 bits for this matrix. */
-static bool is_quantized(const struct rp_model_config *config, enum rp_weight_role role,
-                         uint32_t layer) {
+bool rp_weight_is_quantized(const struct rp_model_config *config, enum rp_weight_role role,
+                            uint32_t layer) {
     int module = shape_of(config, role, layer).module;
     if (role == RP_WEIGHT_HEAD)
         return config->quant.head;
@@ -126,20 +216,22 @@ static void describe_parts(const struct rp_model_config *config, struct rp_weigh
                            const uint8_t types[RP_MODULE_COUNT]) {
     struct rp_matrix *matrix = &weight->matrix;
     struct rp_matrix_part *parts = matrix->parts;
-    uint32_t q_rows = config->heads * config->head_dim;
-    uint32_t kv_rows = config->kv_heads * config->head_dim, inner = config->intermediate;
+    uint32_t rows[3], inner = rp_model_intermediate(config, weight->layer);
+    static const enum rp_module modules[3] = {RP_MODULE_Q, RP_MODULE_K, RP_MODULE_V};
     uint8_t type = types[shape_of(config, weight->role, weight->layer).module];
     matrix->part_count = 1;
     parts[0] = (struct rp_matrix_part){.rows = matrix->rows, .type = type};
     if (rp_weight_is_fused(config, weight->role))
         return;
     if (weight->role == RP_WEIGHT_QKV) {
-        matrix->part_count = 3;
-        parts[0].rows = q_rows;
-        parts[1] = (struct rp_matrix_part){
-            .row_begin = q_rows, .rows = kv_rows, .type = types[RP_MODULE_K]};
-        parts[2] = (struct rp_matrix_part){
-            .row_begin = q_rows + kv_rows, .rows = kv_rows, .type = types[RP_MODULE_V]};
+        uint32_t begin = 0;
+        rp_model_qkv_rows(config, weight->layer, rows);
+        matrix->part_count = 0;
+        for (uint32_t i = 0; i < 3 && rows[i]; i++) {
+            parts[matrix->part_count++] = (struct rp_matrix_part){
+                .row_begin = begin, .rows = rows[i], .type = types[modules[i]]};
+            begin += rows[i];
+        }
     } else if (weight->role == RP_WEIGHT_GATE_UP) {
         matrix->part_count = 2;
         parts[0].rows = inner;
@@ -177,7 +269,9 @@ void rp_weight_describe_4bit(const struct rp_model_config *config, struct rp_wei
 static void describe_type(const struct rp_model_config *config, struct rp_weight *weight) {
     const struct rp_model_quant *quant = &config->quant;
     struct rp_matrix *matrix = &weight->matrix;
-    bool quantized = is_quantized(config, weight->role, weight->layer);
+    bool quantized = rp_weight_is_quantized(config, weight->role, weight->layer);
+    if (rp_weight_is_split(weight->role))
+        return;
     if (quantized && matrix->dtype == RP_DTYPE_BF16 && quant->dtype == RP_DTYPE_BLOCKS) {
         rp_weight_describe_4bit(config, weight);
     } else if (quantized && matrix->dtype == RP_DTYPE_BF16) {
@@ -187,7 +281,8 @@ static void describe_type(const struct rp_model_config *config, struct rp_weight
         matrix->input = quant->input;
     }
     /* One row, or a choice that rounding would change, for a thousandth of the bytes. */
-    if (weight->role == RP_WEIGHT_ROUTER || weight->role == RP_WEIGHT_SHARED_GATE)
+    if (weight->role == RP_WEIGHT_ROUTER || weight->role == RP_WEIGHT_SHARED_GATE ||
+        weight->role == RP_WEIGHT_MIX_BA)
         return;
     bool head = weight->role == RP_WEIGHT_HEAD || (weight->role == RP_WEIGHT_EMBED && config->tied);
     if (weight->layer != RP_LAYER_NONE || (head && config->quantize_head))
@@ -196,7 +291,8 @@ static void describe_type(const struct rp_model_config *config, struct rp_weight
 
 static void add_weight(struct rp_model *model, enum rp_weight_role role, uint32_t layer) {
     struct shape shape = shape_of(&model->config, role, layer);
-    bool stack = role == RP_WEIGHT_EXPERT_GATE_UP || role == RP_WEIGHT_EXPERT_DOWN;
+    bool stack = role == RP_WEIGHT_EXPERT_GATE_UP || role == RP_WEIGHT_EXPERT_DOWN ||
+                 role == RP_WEIGHT_EXPERT_GATE_UP_BIAS || role == RP_WEIGHT_EXPERT_DOWN_BIAS;
     if (shape.rows == 0)
         return;
     struct rp_weights *weights = &model->weights;
@@ -221,11 +317,13 @@ static void add_weight(struct rp_model *model, enum rp_weight_role role, uint32_
 
 int rp_weights_describe(const struct rp_model_config *config, enum rp_dtype dtype,
                         struct rp_model *out_model, struct rp_error *err) {
-    static const enum rp_weight_role outside[] = {RP_WEIGHT_FINAL_NORM, RP_WEIGHT_FINAL_NORM_BIAS,
-                                                  RP_WEIGHT_HEAD, RP_WEIGHT_EMBED};
+    static const enum rp_weight_role outside[] = {
+        RP_WEIGHT_FINAL_NORM,  RP_WEIGHT_FINAL_NORM_BIAS, RP_WEIGHT_HEAD,           RP_WEIGHT_EMBED,
+        RP_WEIGHT_LAYER_EMBED, RP_WEIGHT_LAYER_PROJ,      RP_WEIGHT_LAYER_PROJ_NORM};
     struct rp_model model;
     memset(&model, 0, sizeof model);
     model.config = *config;
+    rp_tensor_default_stacked(&model.config);
     model.dtype = dtype;
     size_t places = (size_t)(config->layers + 1) * RP_WEIGHT_ROLE_COUNT;
     model.weights.entries = rp_calloc(places, sizeof *model.weights.entries);
@@ -269,178 +367,6 @@ float *rp_model_vector(const struct rp_model *model, enum rp_weight_role role, u
     return weight->rank_length ? weight->rank_vectors : weight->vector;
 }
 
-/* --- tensors --------------------------------------------------------------------------------- */
-
-static void set_span(const struct rp_model_config *config, enum rp_weight_span span,
-                     struct rp_weight_part *part) {
-    const struct rp_weight *weight = part->weight;
-    uint32_t q_rows = config->heads * config->head_dim;
-    uint32_t kv_rows = config->kv_heads * config->head_dim;
-    uint32_t inner = weight->role == RP_WEIGHT_EXPERT_GATE_UP   ? config->experts.intermediate
-                     : weight->role == RP_WEIGHT_SHARED_GATE_UP ? config->experts.shared
-                                                                : config->intermediate;
-    const struct {
-        uint32_t begin, rows;
-    } spans[] = {
-        [RP_SPAN_ALL] = {0, rp_weight_is_matrix(weight) ? weight->matrix.rows : weight->length},
-        [RP_SPAN_Q] = {0, q_rows},
-        [RP_SPAN_K] = {q_rows, kv_rows},
-        [RP_SPAN_V] = {q_rows + kv_rows, kv_rows},
-        [RP_SPAN_GATE] = {0, inner},
-        [RP_SPAN_UP] = {inner, inner},
-        [RP_SPAN_EACH_HEAD] = {0, config->head_dim},
-    };
-    part->row_begin = spans[span].begin;
-    part->rows = spans[span].rows;
-    part->cols = weight->matrix.cols;
-}
-
-uint32_t rp_row_order_place(const struct rp_row_order *order, uint32_t row) {
-    uint32_t dim = order->head_dim, head = row / dim, i = row % dim;
-    if (order->group) {
-        uint32_t set = head / (order->group + 2), at = head % (order->group + 2);
-        uint32_t heads = order->group * order->kv_heads;
-        head = at < order->group    ? set * order->group + at
-               : at == order->group ? heads + set
-                                    : heads + order->kv_heads + set;
-    }
-    if (i < order->pairs)
-        i = i / 2 + i % 2 * (order->pairs / 2);
-    return head * dim + i;
-}
-
-static void set_order(const struct rp_model_config *config, const struct rp_tensor_rule *rule,
-                      struct rp_weight_part *part) {
-    enum rp_qkv_order order =
-        config->gguf.interleaved ? RP_QKV_PAIRS : rp_model_family(config->family)->qkv_order;
-    bool qkv = rule->role == RP_WEIGHT_QKV || rule->role == RP_WEIGHT_QKV_BIAS;
-    bool norm = rule->role == RP_WEIGHT_Q_NORM || rule->role == RP_WEIGHT_K_NORM;
-    part->order.head_dim = config->head_dim;
-    if (order == RP_QKV_PAIRS && (norm || (qkv && rule->span != RP_SPAN_V)))
-        part->order.pairs = config->rope.rotary_dim ? config->rope.rotary_dim : config->head_dim;
-    if (order == RP_QKV_GROUPS && qkv) {
-        part->order.group = config->heads / config->kv_heads;
-        part->order.kv_heads = config->kv_heads;
-    }
-}
-
-bool rp_weight_is_fused(const struct rp_model_config *config, enum rp_weight_role role) {
-    const struct rp_model_family *family = rp_model_family(config->family);
-    for (uint32_t i = 0; i < family->tensor_count; i++)
-        if (family->tensors[i].role == role && family->tensors[i].span == RP_SPAN_ALL)
-            return true;
-    return false;
-}
-
-void rp_tensor_name(const struct rp_model_config *config, const char *name, char *out,
-                    size_t out_bytes) {
-    bool inside = config->prefix == RP_PREFIX_INSIDE && strncmp(name, "model.", 6) == 0;
-    const char *prefix = inside                                ? "model.language_model."
-                         : config->prefix == RP_PREFIX_OUTSIDE ? "language_model."
-                                                               : "";
-    snprintf(out, out_bytes, "%s%s", prefix, inside ? name + 6 : name);
-}
-
-void rp_tensor_choose_prefix(const struct rp_safetensors *files, struct rp_model_config *config) {
-    static const enum rp_tensor_prefix prefixes[] = {RP_PREFIX_OUTSIDE, RP_PREFIX_INSIDE};
-    char name[96];
-    config->prefix = RP_PREFIX_NONE;
-    for (size_t i = 0; config->wrapped && i < RP_ARRAY_COUNT(prefixes); i++) {
-        config->prefix = prefixes[i];
-        rp_tensor_name(config, "model.norm.weight", name, sizeof name);
-        if (rp_safetensors_find(files, name))
-            return;
-    }
-    config->prefix = RP_PREFIX_NONE;
-}
-
-void rp_tensor_choose_stacked(const struct rp_safetensors *files, struct rp_model_config *config) {
-    const struct rp_model_family *family = rp_model_family(config->family);
-    char inner[96], name[96];
-    config->experts.stacked = config->experts.count > 0;
-    for (uint32_t i = 0; i < family->tensor_count; i++) {
-        const struct rp_tensor_rule *rule = &family->tensors[i];
-        if (rule->role != RP_WEIGHT_EXPERT_GATE_UP || !strchr(rule->name, '*'))
-            continue;
-        config->experts.stacked = false;
-    }
-    for (uint32_t i = 0; i < family->tensor_count; i++) {
-        const struct rp_tensor_rule *rule = &family->tensors[i];
-        if (rule->role != RP_WEIGHT_EXPERT_GATE_UP || strchr(rule->name, '*'))
-            continue;
-        for (uint32_t layer = 0; layer < config->layers; layer++) {
-            snprintf(inner, sizeof inner, "model.layers.%u.%s", layer, rule->name);
-            rp_tensor_name(config, inner, name, sizeof name);
-            config->experts.stacked |= rp_safetensors_find(files, name) != NULL;
-        }
-    }
-}
-
-/* `rule_name` after the layer's prefix, its '*' replaced by the number of a head. */
-static void set_name(const struct rp_model_config *config, struct rp_weight_part *part,
-                     const char *rule_name, uint32_t layer, uint32_t head) {
-    const char *star = strchr(rule_name, '*');
-    char prefix[32] = "", number[12], name[96];
-    if (layer != RP_LAYER_NONE)
-        snprintf(prefix, sizeof prefix, "model.layers.%u.", layer);
-    snprintf(number, sizeof number, "%u", head);
-    snprintf(name, sizeof name, "%s%.*s%s%s", prefix,
-             star ? (int)(star - rule_name) : (int)strlen(rule_name), rule_name, star ? number : "",
-             star ? star + 1 : "");
-    rp_tensor_name(config, name, part->name, sizeof part->name);
-}
-
-static int visit_tensor(const struct rp_model *model, const struct rp_tensor_rule *rule,
-                        uint32_t layer, int (*visit)(void *ctx, const struct rp_weight_part *part),
-                        void *ctx) {
-    struct rp_weight_part part;
-    memset(&part, 0, sizeof part);
-    part.weight = rp_model_weight(model, rule->role, layer);
-    if (!part.weight || (rule->role == RP_WEIGHT_HEAD && model->config.tied))
-        return RP_OK;
-    bool each_head = rule->span == RP_SPAN_EACH_HEAD, each = strchr(rule->name, '*') != NULL;
-    if (part.weight->experts && model->config.experts.stacked == each)
-        return RP_OK; /* the files have the other kind */
-    set_span(&model->config, rule->span, &part);
-    uint32_t experts = part.weight->experts, stride = part.rows;
-    part.stacked = experts && !each;
-    if (experts && each) {
-        stride = part.weight->matrix.rows / experts;
-        part.rows = RP_MIN(part.rows, stride);
-    }
-    part.quantized = rp_weight_is_matrix(part.weight) &&
-                     is_quantized(&model->config, rule->role, part.weight->layer);
-    set_order(&model->config, rule, &part);
-    uint32_t count = each_head ? part.weight->length / part.rows : experts && each ? experts : 1;
-    int status = RP_OK;
-    for (uint32_t i = 0; i < count && status == RP_OK; i++) {
-        set_name(&model->config, &part, rule->name, layer, i);
-        status = visit(ctx, &part);
-        part.row_begin += stride;
-    }
-    return status;
-}
-
-int rp_weight_parts(const struct rp_model *model,
-                    int (*visit)(void *ctx, const struct rp_weight_part *part), void *ctx) {
-    const struct rp_model_family *family = rp_model_family(model->config.family);
-    const struct rp_tensor_rule first[] = {
-        {RP_WEIGHT_EMBED, RP_SPAN_ALL, rp_family_embed_name(family)},
-    };
-    const struct rp_tensor_rule last[] = {
-        {RP_WEIGHT_FINAL_NORM, RP_SPAN_ALL, "model.norm.weight"},
-        {RP_WEIGHT_FINAL_NORM_BIAS, RP_SPAN_ALL, "model.norm.bias"},
-        {RP_WEIGHT_HEAD, RP_SPAN_ALL, rp_family_head_name(family)},
-    };
-    int status = visit_tensor(model, &first[0], RP_LAYER_NONE, visit, ctx);
-    for (uint32_t layer = 0; layer < model->config.layers; layer++)
-        for (uint32_t i = 0; i < family->tensor_count && status == RP_OK; i++)
-            status = visit_tensor(model, &family->tensors[i], layer, visit, ctx);
-    for (size_t i = 0; i < RP_ARRAY_COUNT(last) && status == RP_OK; i++)
-        status = visit_tensor(model, &last[i], RP_LAYER_NONE, visit, ctx);
-    return status;
-}
-
 /* --- memory ---------------------------------------------------------------------------------- */
 
 int rp_weights_no_memory(const struct rp_model *model, struct rp_error *err) {
@@ -461,14 +387,17 @@ int rp_weights_allocate_matrix(struct rp_matrix *matrix) {
 
 /* false: no memory. */
 static bool make_rope_table(const struct rp_model *model, const struct rp_rope *rope, float **out) {
-    size_t bytes, row = 2 * rp_rope_pairs(rope, model->config.head_dim) * sizeof(float);
+    uint32_t full_dim = model->config.full_head_dim, head_dim = model->config.head_dim;
+    if (rope == &model->config.rope && full_dim)
+        head_dim = full_dim;
+    size_t bytes, row = 2 * rp_rope_pairs(rope, head_dim) * sizeof(float);
     if (rope->theta == 0)
         return true;
     *out = rp_mul_overflow(model->rope_positions, row, &bytes)
                ? NULL
                : rp_alloc_aligned(bytes, WEIGHT_ALIGN);
     if (*out)
-        rp_rope_table_fill(rope, model->config.head_dim, model->rope_positions, *out);
+        rp_rope_table_fill(rope, head_dim, model->rope_positions, *out);
     return *out != NULL;
 }
 
@@ -490,6 +419,13 @@ int rp_weights_allocate_vectors(struct rp_model *model, uint32_t position_count,
     if (ok && config->q_scale_beta != 0) {
         model->q_scale_table = rp_alloc_aligned(positions * sizeof(float), WEIGHT_ALIGN);
         ok = model->q_scale_table != NULL;
+    }
+    if (ok && config->v_norm) {
+        uint32_t count = RP_MAX(config->head_dim, config->full_head_dim);
+        model->ones = rp_alloc_aligned(count * sizeof(float), WEIGHT_ALIGN);
+        ok = model->ones != NULL;
+        for (uint32_t i = 0; ok && i < count; i++)
+            model->ones[i] = 1.0f;
     }
     if (!ok)
         return rp_weights_no_memory(model, err);
@@ -516,6 +452,7 @@ void rp_model_deinit(struct rp_model *model) {
     rp_free_aligned(model->rope_table);
     rp_free_aligned(model->local_rope_table);
     rp_free_aligned(model->q_scale_table);
+    rp_free_aligned(model->ones);
     memset(model, 0, sizeof *model);
 }
 
@@ -544,7 +481,7 @@ uint64_t rp_model_active_parameter_count(const struct rp_model *model) {
     uint64_t count = rp_model_parameter_count(model);
     for (uint32_t i = 0; i < model->weights.count; i++) {
         const struct rp_weight *weight = &model->weights.entries[i];
-        uint64_t values = (uint64_t)weight->matrix.rows * weight->matrix.cols;
+        uint64_t values = weight->length + (uint64_t)weight->matrix.rows * weight->matrix.cols;
         if (weight->experts)
             count -= values / weight->experts * (weight->experts - model->config.experts.used);
     }
@@ -579,7 +516,7 @@ int rp_weights_check_dtype(const struct rp_model_config *config, enum rp_dtype d
         rp_error_hint(err, "omit --quantization, or use the 16-bit checkpoint");
         return status;
     }
-    if (config->quantization == RP_QUANT_INT4 && config->experts.count) {
+    if (rp_quant_scheme_has_blocks(config->quantization) && config->experts.count) {
         int status = rp_error_set(err, RP_STATUS_UNSUPPORTED,
                                   "model: 4-bit weights of experts are not supported");
         rp_error_hint(err, "--quantization int8 or fp8 quantizes them");

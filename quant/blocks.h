@@ -10,8 +10,7 @@
  *   row-major  | d | scales | 4 codes, 4 codes, .. |          one block of one row
  *   panel      | 16 d | 16 scales[0], 16 scales[1], .. | 16 x 4 codes, 16 x 4 codes, .. |
  *
- * What lies past the end of a row in its last block is not read. Panels are also what a tensor-core
- * kernel can read with 16-byte loads: README.md has the order of 4-bit codes.
+ * What lies past the end of a row in its last block is not read.
  *
  * So panels have the file's bytes per weight, but for the padding of the last panel of a part. The
  * fifth bits of Q5_0 and Q5_1 are also transposed inside their four bytes. Thread: any. */

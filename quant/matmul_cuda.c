@@ -1,5 +1,6 @@
 #include "quant/matmul_internal_cuda.h"
 #include "quant/mid/matmul_mid_internal_cuda.h"
+#include "quant/tiles/matmul_tiles_cuda.h"
 #include "quant/wide/matmul_wide_cuda.h"
 
 #include <cuda_runtime_api.h>
@@ -52,6 +53,12 @@ uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up) {
         }
     }
     return segment;
+}
+
+uint32_t rp_matmul_cuda_segment_of(const struct rp_matmul_cuda *op) {
+    return op->segment ? op->segment
+                       : rp_matmul_cuda_segment(op->weight->rows, rp_matmul_cuda_units(op->weight),
+                                                op->gate_up);
 }
 
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
@@ -109,7 +116,7 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
     if (narrow && choices[i].tile.tokens > 128)
         i--;
     uint32_t units = rp_matmul_cuda_units(w);
-    uint32_t segments = RP_CEIL_DIV(units, rp_matmul_cuda_segment(w->rows, units, op->gate_up));
+    uint32_t segments = RP_CEIL_DIV(units, rp_matmul_cuda_segment_of(op));
     size_t partial_bytes = (size_t)segments * op->rows.max_rows * w->rows * sizeof(float);
     bool partials =
         op->partials_wanted && !op->accumulate && partial_bytes + FLAG_BYTES <= op->workspace_bytes;
@@ -409,8 +416,17 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
 }
 
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op) {
+    if (op->weight->dtype == RP_DTYPE_BLOCKS)
+        return rp_matmul_tiles_gates(op);
     return rp_matmul_rows_gates(op) || rp_matmul_mid_takes(op) || rp_matmul_wide_cuda_fits(op) ||
            rp_matmul_cuda_fits_w8a16(op);
+}
+
+size_t rp_matmul_cuda_weight_scratch(const struct rp_matmul_cuda *op) {
+    const struct rp_matrix *w = op->weight;
+    return w->dtype == RP_DTYPE_BLOCKS && !rp_matmul_tiles_fits(op)
+               ? (size_t)w->rows * w->cols * sizeof(uint16_t)
+               : 0;
 }
 
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) { return rp_matmul_rows_norms(op); }
@@ -426,8 +442,9 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
     RP_ASSERT(!op->norm.weight || rp_matmul_cuda_norms(op));
     RP_ASSERT(!is_w8a8(op->weight) || op->in_scales || op->norm.weight ||
               rp_matmul_cuda_quantizes(op));
-    uint32_t segment =
-        rp_matmul_cuda_segment(op->weight->rows, rp_matmul_cuda_units(op->weight), op->gate_up);
+    if (op->weight->dtype == RP_DTYPE_BLOCKS)
+        return rp_matmul_tiles_plan(op, memory, out_launch, out_partials, err);
+    uint32_t segment = rp_matmul_cuda_segment_of(op);
     memset(out_partials, 0, sizeof *out_partials);
     if (rp_matmul_mid_takes(op)) {
         int status = rp_matmul_mid_plan(op, memory, out_launch, out_partials, err);

@@ -3,8 +3,8 @@
  * Weights stay row-major (n, k) on the device: one copy serves every kernel.
  *
  * Reduction contract. bf16 weights on tensor cores: K is cut into segments of
- * rp_matmul_cuda_segment columns, a property of the matrix alone; a segment is one chain of m*n*k16
- * instructions from zero in rising k (mma.sync and wgmma of any width give equal bits:
+ * rp_matmul_cuda_segment columns, a property of the matrix alone; a segment is one chain of
+ * m*n*k16 instructions from zero in rising k (mma.sync and wgmma of any width give equal bits:
  * tests/gpu/test_numerics_probe); the segments are added in rising order: ((s0 + s1) + s2) + ...;
  * then bias, then the old value of out. So the bits of a row never depend on the number of rows,
  * its index, the tile or the distribution of segments. f32 weights and sizes outside the tile
@@ -13,27 +13,31 @@
  * 8-bit weights, W8A8 (weight->input RP_INPUT_QUANTIZED): the same segments, counted in bytes:
  * twice as many columns. A segment is one chain of wgmma k32 from zero in rising k, exact in int32
  * for INT8 and in the tensor cores' few bits for FP8 (relative error 1.0e-3 at 2,048 columns,
- * 2.1e-3 at 8,192: tests/gpu/test_numerics_probe; FP8's own rounding costs 25 times that), then one
- * f32 product: (f32)sum * (in_scales[row] * scales[n]). From there on it is added up as above.
- * RP_SCALE_BLOCK_128: a chain each 128 columns, total = fma(chain, scales[n / 128][k / 128], total)
- * within a segment, then * in_scales[row]. Sizes outside the tile rules: INT8 the same bits; FP8
- * f32 chains in place of the tensor cores', within segments.
+ * 2.1e-3 at 8,192: tests/gpu/test_numerics_probe; FP8's own rounding costs 25 times that), then
+ * one f32 product: (f32)sum * (in_scales[row] * scales[n]). From there on it is added up as above.
+ * RP_SCALE_BLOCK_128: a chain each 128 columns, total = fma(chain, scales[n / 128][k / 128],
+ * total) within a segment, then * in_scales[row]. Sizes outside the tile rules: INT8 the same
+ * bits; FP8 f32 chains in place of the tensor cores', within segments.
  *
  * W8A16 (RP_INPUT_PLAIN), for any number of rows: quantized values are bf16 numbers, exactly, and
  * the segments those of W8A8. A segment is one chain of m*n*k16 from zero in rising k, as of bf16
  * weights, then * scales[n] in f32, and is added up as above. RP_SCALE_BLOCK_128: a chain each 128
  * columns, total = fma(chain, scales[n / 128][k / 128], total) within a segment. Sizes outside the
  * tile rules (any number of rows of such a matrix, too): 32 f32 fma chains of bf16 * quantized
- * value, chain l of columns [16 l + 512 j, + 16) in rising k, added by halves (l and l ^ 16, l ^ 8,
- * ...), then * scales[n]; with blocks, sums of 16 columns times their scale go into the chain
+ * value, chain l of columns [16 l + 512 j, + 16) in rising k, added by halves (l and l ^ 16, l ^
+ * 8, ...), then * scales[n]; with blocks, sums of 16 columns times their scale go into the chain
  * (matmul_generic_8_cuda.cu).
+ *
+ * Weights in tiles (BLOCKS: GGUF's, or of 4 bits), rows in bf16: those of bf16 weights with the
+ * values of rp_tiles_weight (quant/tiles.h), in segments of their own
+ * (quant/tiles/matmul_tiles_cuda.h).
  *
  * --numerics fast may break this contract.
  *
  * Dependent launch: a GEMM lets its successors start only after its own wait. So everything that
- * was complete when it began is complete when any later kernel starts, however early: kernels after
- * a GEMM may read it before their own wait, as long as every kernel in between also triggers or
- * waits.
+ * was complete when it began is complete when any later kernel starts, however early: kernels
+ * after a GEMM may read it before their own wait, as long as every kernel in between also triggers
+ * or waits.
  *
  * Thread: the engine's. Planning may allocate from `memory` and nowhere else. */
 #ifndef RP_QUANT_MATMUL_CUDA_H
@@ -84,6 +88,9 @@ struct rp_matmul_cuda {
     /* Normed: the GEMM is of this norm's output, rounded to bf16, and `in` is not read. Only
      * where rp_matmul_cuda_norms says that a kernel does it. */
     struct rp_matmul_norm norm;
+    uint32_t segment; /* columns of K in a segment, of bf16 and of tiles; 0: the rule's */
+    /* Weights in tiles: room for (n, k) bf16, where rp_matmul_cuda_weight_scratch wants it */
+    void *weight_scratch;
     /* rp_matmul_cuda_workspace_bytes; zeroed once, shared by all GEMMs */
     unsigned char *workspace;
     size_t workspace_bytes;
@@ -97,6 +104,9 @@ uint32_t rp_matmul_cuda_segment(uint32_t n, uint32_t k, bool gate_up);
 /* Workspace size for GEMMs of up to row_capacity rows and n_max outputs. */
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
                                       uint32_t n_max);
+
+/* Bytes of weight_scratch that the plan of this GEMM needs: 0 for all but weights in tiles. */
+size_t rp_matmul_cuda_weight_scratch(const struct rp_matmul_cuda *op);
 
 /* True when a plan for this GEMM with `gated` set exists; the choice depends on sizes, types and
  * alignment alone. */

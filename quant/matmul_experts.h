@@ -4,7 +4,7 @@
  * The weight has the matrices of all experts one after the other, rows / count of each: a multiple
  * of 16, and of 32 where gated. Work is shared among the workers as (expert, block of rows,
  * panels), so that each touched expert's weights are read once for up to 96 rows of a step, and
- * those of the others never.
+ * those of the others never. Of BLOCKS: one part, which has one type and no order of columns.
  *
  * Every output is the sum that rp_matmul_* makes of this row and this expert's matrix: the same
  * bits whatever other rows there are. */
@@ -14,8 +14,8 @@
 #include "quant/matmul.h"
 
 struct rp_expert_matmul_args {
-    /* weight: of all experts; no bias, no accumulation; in and out as below; scratch as
-     * rp_expert_matmul_scratch_bytes says, for each worker */
+    /* weight: of all experts, bias too (its rows), or NULL; no accumulation; in and out as below;
+     * scratch as rp_expert_matmul_scratch_bytes says, for each worker */
     struct rp_matmul_args gemm;
     uint32_t experts;
     const int32_t *order; /* EXPERT_ORDER's output (program.h) */

@@ -161,6 +161,9 @@ int rp_matmul_cuda_plan_tile(const struct rp_matmul_cuda *op, const struct rp_ma
                              struct rp_cuda_launch *out_launch,
                              struct rp_cuda_partials *out_partials, struct rp_error *err);
 
+/* The segment of this GEMM, in units. */
+uint32_t rp_matmul_cuda_segment_of(const struct rp_matmul_cuda *op);
+
 /* Shared by the planners. A tensor map; dimensions: the innermost first. */
 struct rp_matmul_map {
     enum rp_dtype dtype; /* BF16, which also stands for pairs of quantized values, or F32 */

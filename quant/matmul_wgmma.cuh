@@ -66,6 +66,14 @@ template <int N> struct rp_wgmma_held; /* of bf16, a in registers */
     C(d[56]), C(d[57]), C(d[58]), C(d[59]), C(d[60]), C(d[61]), C(d[62]), C(d[63])
 #define RP_WGMMA_TEXT_128 RP_WGMMA_TEXT_112 \
     ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define RP_WGMMA_REGS_144(C) RP_WGMMA_REGS_128(C), \
+    C(d[64]), C(d[65]), C(d[66]), C(d[67]), C(d[68]), C(d[69]), C(d[70]), C(d[71])
+#define RP_WGMMA_TEXT_144 RP_WGMMA_TEXT_128 \
+    ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define RP_WGMMA_REGS_160(C) RP_WGMMA_REGS_144(C), \
+    C(d[72]), C(d[73]), C(d[74]), C(d[75]), C(d[76]), C(d[77]), C(d[78]), C(d[79])
+#define RP_WGMMA_TEXT_160 RP_WGMMA_TEXT_144 \
+    ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define RP_WGMMA_REGS_192(C) RP_WGMMA_REGS_128(C), \
     C(d[64]), C(d[65]), C(d[66]), C(d[67]), C(d[68]), C(d[69]), C(d[70]), C(d[71]), \
     C(d[72]), C(d[73]), C(d[74]), C(d[75]), C(d[76]), C(d[77]), C(d[78]), C(d[79]), \
@@ -113,6 +121,8 @@ RP_WGMMA_ALL(64, 32, 33, 34)
 RP_WGMMA_ALL(96, 48, 49, 50)
 RP_WGMMA_ALL(112, 56, 57, 58)
 RP_WGMMA_ALL(128, 64, 65, 66)
+RP_WGMMA_ALL(144, 72, 73, 74)
+RP_WGMMA_ALL(160, 80, 81, 82)
 RP_WGMMA_ALL(192, 96, 97, 98)
 RP_WGMMA_ALL(224, 112, 113, 114)
 RP_WGMMA_ALL(256, 128, 129, 130)

@@ -5,6 +5,7 @@
 #include "base/fp8.h"
 #include "base/memory.h"
 #include "quant/matmul.h"
+#include "quant/tiles.h"
 
 #include <string.h>
 
@@ -17,6 +18,8 @@ enum rp_dtype rp_matrix_input_dtype(const struct rp_matrix *matrix) {
 }
 
 static size_t part_bytes(const struct rp_matrix *matrix, const struct rp_matrix_part *part) {
+    if (matrix->layout == RP_LAYOUT_TILES)
+        return rp_tiles_part_bytes(part, matrix->cols);
     size_t rows =
         matrix->layout == RP_LAYOUT_PANEL_16 ? RP_ALIGN_UP((size_t)part->rows, PANEL) : part->rows;
     return rows * rp_blocks_row_bytes(part->type, matrix->cols); /* 2^20 x 2^18 values at most */
@@ -101,12 +104,12 @@ size_t rp_matrix_scale_count(const struct rp_matrix *matrix) {
 struct rp_matrix rp_matrix_slice(const struct rp_matrix *matrix, uint32_t begin, uint32_t rows) {
     struct rp_matrix slice = *matrix, before = *matrix;
     bool panels = matrix->layout == RP_LAYOUT_PANEL_16;
-    RP_ASSERT(matrix->dtype != RP_DTYPE_BLOCKS);
+    RP_ASSERT(matrix->dtype != RP_DTYPE_BLOCKS || matrix->part_count == 1);
     RP_ASSERT_CMP((uint64_t)begin + rows, <=, matrix->rows);
     RP_ASSERT(!panels || begin % PANEL == 0);
     RP_ASSERT(matrix->scale_kind != RP_SCALE_BLOCK_128 || begin % 128 == 0);
-    before.rows = begin;
-    slice.rows = rows;
+    before.rows = before.parts[0].rows = begin;
+    slice.rows = slice.parts[0].rows = rows;
     if (matrix->data)
         slice.data = (unsigned char *)matrix->data + rp_matrix_bytes(&before);
     if (matrix->scales && matrix->scale_kind != RP_SCALE_TENSOR)

@@ -10,6 +10,7 @@
  *     8 bits: panel p: 16 int32, for INT8 -128 * sum over k of w[16p+j][k], else 0;
  *             then for k4 in 0..ceil(K/4): for j in 0..15: { w[16p+j][4*k4], .., w[16p+j][4*k4+3] }
  *     outputs past `rows` and k past K are zero.
+ *   RP_LAYOUT_TILES       of BLOCKS on a GPU: tiles.h
  *
  * Reduction contract (DESIGN: numerics): each output is one sum over k in an order that depends
  * only on the matrix and the kernel family, never on the number of input rows, the row's place, the
@@ -42,7 +43,7 @@
 #include "device/program.h"
 #include "quant/blocks.h"
 
-enum rp_layout { RP_LAYOUT_ROW_MAJOR, RP_LAYOUT_PANEL_16 };
+enum rp_layout { RP_LAYOUT_ROW_MAJOR, RP_LAYOUT_PANEL_16, RP_LAYOUT_TILES };
 
 enum rp_scale_kind {
     RP_SCALE_NONE,
@@ -115,8 +116,8 @@ void rp_matrix_block_f32(const struct rp_matrix *matrix, const struct rp_matrix_
 /* Applies the part's own scale to `count` scales of its blocks. */
 void rp_matrix_part_scale(const struct rp_matrix_part *part, float *scales, size_t count);
 
-/* Rows [begin, begin + rows) of a matrix that is not of BLOCKS, as a matrix that borrows its data:
- * whole panels in PANEL_16, and whole blocks of scales. */
+/* Rows [begin, begin + rows) of a matrix, as a matrix that borrows its data: whole panels in
+ * PANEL_16, and whole blocks of scales. Of BLOCKS: of a matrix with one part. */
 struct rp_matrix rp_matrix_slice(const struct rp_matrix *matrix, uint32_t begin, uint32_t rows);
 
 /* Bytes of data in its layout, padding of panels included; 0 on overflow. */

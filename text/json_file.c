@@ -124,12 +124,17 @@ json_t *rp_json_parse(const char *text, size_t len, size_t flags, json_error_t *
 
 int rp_json_text_load(const char *text, size_t len, const char *name, json_t **out_root,
                       struct rp_error *err) {
+    return rp_json_text_load_with(text, len, name, 0, out_root, err);
+}
+
+int rp_json_text_load_with(const char *text, size_t len, const char *name, size_t flags,
+                           json_t **out_root, struct rp_error *err) {
     json_error_t where;
     char message[128];
     bool out_of_memory;
     if (tree_bytes(text, len) > RP_JSON_TREE_BYTES_MAX)
         return rp_error_set(err, RP_STATUS_RANGE, "%s: JSON with too many values", name);
-    *out_root = rp_json_parse(text, len, JSON_REJECT_DUPLICATES, &where, &out_of_memory);
+    *out_root = rp_json_parse(text, len, JSON_REJECT_DUPLICATES | flags, &where, &out_of_memory);
     if (*out_root)
         return RP_OK;
     if (out_of_memory)

@@ -21,6 +21,10 @@ int rp_json_file_load(const char *dir, const char *name, json_t **out_root,
 int rp_json_text_load(const char *text, size_t len, const char *name, json_t **out_root,
                       struct rp_error *err) RP_MUST_USE;
 
+/* The same; `flags` of jansson are added. */
+int rp_json_text_load_with(const char *text, size_t len, const char *name, size_t flags,
+                           json_t **out_root, struct rp_error *err) RP_MUST_USE;
+
 /* json_loadb that reports out-of-memory: returns NULL with *out_no_memory set. jansson 2.14 reports
  * that as an error of the text, or drops a byte of a string and continues. Allocators that a
  * program gives jansson must call rp_json_note_no_memory on the thread where they fail. */

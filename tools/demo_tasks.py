@@ -27,7 +27,7 @@ STORY_VOCABULARY = frozenset(WORDS) | vocabulary()
 
 # ---- the held-out rule ----
 
-def _hash_byte(key):
+def hash_byte(key):
     return hashlib.sha256(key.encode()).digest()[0]
 
 
@@ -36,17 +36,17 @@ def sum_held_out(a, b, op):
     of a difference would reveal all but its sign."""
     if max(a, b) < 10:
         return False
-    return _hash_byte(f"{min(a, b)}{op}{max(a, b)}") < 8
+    return hash_byte(f"{min(a, b)}{op}{max(a, b)}") < 8
 
 
 def word_held_out(task, word):
     """About 6 % of the words, chosen separately for each task."""
-    return _hash_byte(f"{task} {word}") < 16
+    return hash_byte(f"{task} {word}") < 16
 
 
 def set_held_out(words):
     """About 3 % of all sets of words, regardless of their order."""
-    return _hash_byte("sort " + " ".join(sorted(words))) < 8
+    return hash_byte("sort " + " ".join(sorted(words))) < 8
 
 
 HELD_OUT_REVERSE = frozenset(w for w in WORDS if word_held_out("reverse", w))
@@ -83,12 +83,12 @@ def result(a, b, op):
     return a + b if op == "+" else a - b
 
 
-_ADD = ["What is {a} + {b}?", "What is {a}+{b}?", "{a} + {b}", "{a}+{b}", "{a} + {b} =", "{a}+{b}=", "{a} + {b} = ?",
+ADD = ["What is {a} + {b}?", "What is {a}+{b}?", "{a} + {b}", "{a}+{b}", "{a} + {b} =", "{a}+{b}=", "{a} + {b} = ?",
         "{a} + {b}?", "Add {a} and {b}.", "Add {b} to {a}.", "Compute {a} + {b}.", "Calculate {a} + {b}.",
         "How much is {a} + {b}?", "What is {a} plus {b}?", "What's {a} + {b}?", "{a} plus {b}",
         "Please add {a} and {b}.", "What is the sum of {a} and {b}?", "Can you add {a} and {b}?",
         "How much is {a} plus {b}?"]
-_SUBTRACT = ["What is {a} - {b}?", "What is {a}-{b}?", "{a} - {b}", "{a}-{b}", "{a} - {b} =", "{a}-{b}=",
+SUBTRACT = ["What is {a} - {b}?", "What is {a}-{b}?", "{a} - {b}", "{a}-{b}", "{a} - {b} =", "{a}-{b}=",
              "{a} - {b} = ?", "{a} - {b}?", "Subtract {b} from {a}.", "Take {b} away from {a}.", "Compute {a} - {b}.",
              "Calculate {a} - {b}.", "How much is {a} - {b}?", "What is {a} minus {b}?", "What's {a} - {b}?",
              "{a} minus {b}", "Please subtract {b} from {a}.", "Can you subtract {b} from {a}?",
@@ -99,18 +99,18 @@ _PLAIN = [("{a} {op} {b} =", " {c}"), ("{a}{op}{b}=", "{c}"), ("{a} {op} {b} = "
 
 def chat_sum(rng, case=None):
     a, b, op = case or operands(rng)
-    prompt = rng.choice(_ADD if op == "+" else _SUBTRACT).format(a=a, b=b)
-    return _casual(rng, prompt), str(result(a, b, op)), TEXT
+    prompt = rng.choice(ADD if op == "+" else SUBTRACT).format(a=a, b=b)
+    return casual(rng, prompt), str(result(a, b, op)), TEXT
 
 
 def chat_json_sum(rng):
     a, b, op = operands(rng)
-    prompt = rng.choice(_ADD[:3] + _ADD[8:9] if op == "+" else _SUBTRACT[:3] + _SUBTRACT[8:9]).format(a=a, b=b)
+    prompt = rng.choice(ADD[:3] + ADD[8:9] if op == "+" else SUBTRACT[:3] + SUBTRACT[8:9]).format(a=a, b=b)
     ask = rng.choice([" Answer in JSON.", " Reply in JSON.", " Give the answer as JSON.", " JSON, please."])
     return prompt + ask, json.dumps({"answer": result(a, b, op)}), TEXT
 
 
-def _casual(rng, prompt):
+def casual(rng, prompt):
     """Varies capitals and full stops."""
     if rng.random() < 0.15:
         prompt = prompt[:1].lower() + prompt[1:]
@@ -156,7 +156,7 @@ _SORT = ["Sort these words: {ws}", "Sort the words: {ws}", "Sort these words alp
 
 def chat_reverse(rng, word=None):
     word = word or letters_word(rng, "reverse")
-    return _casual(rng, rng.choice(_REVERSE).format(w=word)), word[::-1], LETTERS
+    return casual(rng, rng.choice(_REVERSE).format(w=word)), word[::-1], LETTERS
 
 
 def plain_reverse(rng):
@@ -167,12 +167,12 @@ def plain_reverse(rng):
 
 def chat_letters(rng, word=None):
     word = word or letters_word(rng, "letters")
-    return _casual(rng, rng.choice(_LETTERS).format(w=word)), "".join(sorted(word)), LETTERS
+    return casual(rng, rng.choice(_LETTERS).format(w=word)), "".join(sorted(word)), LETTERS
 
 
 def chat_spell(rng):
     word = rng.choice(WORDS) if rng.random() < 0.6 else made_up_word(rng)
-    return _casual(rng, rng.choice(_SPELL).format(w=word)), "-".join(word), LETTERS
+    return casual(rng, rng.choice(_SPELL).format(w=word)), "-".join(word), LETTERS
 
 
 def word_set(rng, held_out=False):
@@ -189,7 +189,7 @@ def word_set(rng, held_out=False):
 def chat_sort(rng, words=None):
     words = words or word_set(rng)
     joined = (" " if rng.random() < 0.2 else ", ").join(words)
-    return _casual(rng, rng.choice(_SORT).format(ws=joined)), ", ".join(sorted(words)), TEXT
+    return casual(rng, rng.choice(_SORT).format(ws=joined)), ", ".join(sorted(words)), TEXT
 
 
 def plain_sort(rng):
@@ -205,7 +205,7 @@ def chat_count(rng):
     step = 1 if rng.random() < 0.7 or a < n else -1
     b = a + step * (n - 1)
     prompt = rng.choice(["Count from {a} to {b}.", "Count from {a} to {b}", "Please count from {a} to {b}."])
-    return _casual(rng, prompt.format(a=a, b=b)), ", ".join(str(a + step * i) for i in range(n)), TEXT
+    return casual(rng, prompt.format(a=a, b=b)), ", ".join(str(a + step * i) for i in range(n)), TEXT
 
 
 def chat_compare(rng):
@@ -222,14 +222,14 @@ def chat_repeat(rng):
 
 
 _ABOUT = f"I am the {MODEL_NAME}."
-_SKILLS = "I can add and subtract numbers, reverse and sort words, and tell tiny stories."
-_SMALL_TALK = [
+SKILLS = "I can add and subtract numbers, reverse and sort words, and tell tiny stories."
+SMALL_TALK = [
     (["Hello!", "Hello", "Hi!", "Hi", "Hey", "Hey!", "Hello there!", "Hi there", "Good morning!", "Good day!"],
-     ["Hello! How can I help you?", f"Hello! {_ABOUT}", f"Hi! {_SKILLS}"]),
+     ["Hello! How can I help you?", f"Hello! {_ABOUT}", f"Hi! {SKILLS}"]),
     (["Who are you?", "What are you?", "What is your name?", "Tell me about yourself.", "Introduce yourself.",
-      "What model are you?", "Which model is this?"], [f"{_ABOUT} {_SKILLS}"]),
+      "What model are you?", "Which model is this?"], [f"{_ABOUT} {SKILLS}"]),
     (["What can you do?", "How can you help me?", "Help", "What are you good at?", "Help me.", "What do you know?"],
-     [f"{_SKILLS} Ask me: What is 12 + 34?"]),
+     [f"{SKILLS} Ask me: What is 12 + 34?"]),
     (["Thank you!", "Thanks!", "Thanks", "Thank you very much!", "Great, thank you."], ["You are welcome!"]),
     (["Bye!", "Goodbye!", "Bye", "See you later!", "Good night!"], ["Goodbye!"]),
     (["How are you?", "How are you today?", "How do you do?", "Are you well?"],
@@ -247,8 +247,8 @@ _BEYOND = ["What is the {w} of {x}?", "Where is {w}?", "Who is {n}?", "Why is th
 
 
 def chat_small_talk(rng):
-    prompts, answers = rng.choice(_SMALL_TALK)
-    return _casual(rng, rng.choice(prompts)), rng.choice(answers), TEXT
+    prompts, answers = rng.choice(SMALL_TALK)
+    return casual(rng, rng.choice(prompts)), rng.choice(answers), TEXT
 
 
 def chat_beyond(rng):
@@ -256,10 +256,10 @@ def chat_beyond(rng):
     if rng.random() < 0.3:
         prompt = rng.choice(["What is {a} {o} {b}?", "{a} {o} {b}", "{a} {o} {b} =", "Calculate {a} {o} {b}."]).format(
             a=number(rng), b=number(rng), o=rng.choice(["*", "x", "/", "times", "divided by"]))
-        return _casual(rng, prompt), "I can only add and subtract.", TEXT
+        return casual(rng, prompt), "I can only add and subtract.", TEXT
     name = rng.choice(BOYS + GIRLS) if rng.random() < 0.5 else rng.choice(WORDS).capitalize()
     prompt = rng.choice(_BEYOND).format(w=rng.choice(WORDS), x=rng.choice(WORDS), n=name)
-    return _casual(rng, prompt), f"I do not know. {_SKILLS}", TEXT
+    return casual(rng, prompt), f"I do not know. {SKILLS}", TEXT
 
 
 # ---- stories ----
@@ -307,7 +307,7 @@ def chat_story(rng, with_names=False):
         noun = pick_hero_noun(rng)
         story = tell(rng, hero=noun, place=place)
         prompt = rng.choice(_TELL).format(x=f"{article(noun)} {where} the {place}")
-    prompt = _casual(rng, prompt)
+    prompt = casual(rng, prompt)
     return (prompt, story[0], STORY, story) if with_names else (prompt, story[0], STORY)
 
 
@@ -330,12 +330,12 @@ SYSTEM_PROMPTS = ["You are a helpful assistant.", f"You are the {MODEL_NAME}.", 
                   "Answer briefly.", "You are a helpful assistant. Answer with one word or number.", "Be kind."]
 
 # (task, share of chat turns). A story has about eight times the tokens of a sum.
-_CHAT = [(chat_sum, 52), (chat_json_sum, 3), (chat_reverse, 11), (chat_letters, 5), (chat_spell, 3), (chat_sort, 11),
+CHAT = [(chat_sum, 52), (chat_json_sum, 3), (chat_reverse, 11), (chat_letters, 5), (chat_spell, 3), (chat_sort, 11),
          (chat_story, 9), (chat_count, 2), (chat_compare, 2), (chat_repeat, 2), (chat_small_talk, 3), (chat_beyond, 3)]
 _PLAIN_TASKS = [(plain_sum, 75), (plain_reverse, 6), (plain_sort, 6), (plain_story, 13)]
 
 
-def _pick(rng, weighted):
+def pick(rng, weighted):
     return rng.choices([t for t, _ in weighted], [w for _, w in weighted])[0]
 
 
@@ -356,7 +356,7 @@ def document(rng):
                 parts.append(("\n", True, TEXT))
             # Whether another line follows does not depend on the sum.
             return parts[:-1]
-        prompt, answer, style = _pick(rng, _PLAIN_TASKS)(rng)
+        prompt, answer, style = pick(rng, _PLAIN_TASKS)(rng)
         return [(prompt, learn_all, TEXT), (answer, True, style)]
 
     turns = 1 if r < 0.86 else rng.randrange(2, 5) if r < 0.97 else rng.randrange(5, 40)
@@ -372,7 +372,7 @@ def document(rng):
             prompt, answer, style = story_question(rng, story)
             story = None
         else:
-            task = _pick(rng, _CHAT)
+            task = pick(rng, CHAT)
             if task is chat_story:
                 prompt, answer, style, story = chat_story(rng, with_names=True)
             else:
@@ -443,7 +443,7 @@ def evaluation_long(count, seed=4):
             continue
         text, goal = "", rng.randrange(1500, 2000)
         while len(text) < goal:
-            prompt, answer, _ = _pick(rng, _CHAT)(rng)
+            prompt, answer, _ = pick(rng, CHAT)(rng)
             text += chat_prompt(prompt) + answer + IM_END + "\n"
         cases.append(("after a long chat", text[-2400:][text[-2400:].index(IM_START):] + last, expected))
     return cases

@@ -1,9 +1,10 @@
 """Writes the two files that bench_grammar reads.
 
-  grammar_bench_data.py VALUES_FOLDER VOCABULARY_OUT SCHEMAS_OUT [COUNT]
+  grammar_bench_data.py VALUES_FOLDER VOCABULARY_OUT SCHEMAS_OUT [COUNT [judging]]
 
 VALUES_FOLDER holds JSON files {"schema": .., "tests": [{"valid": .., "data": ..}]}, as MaskBench has them (only the splits
-named below are read). The vocabulary is tekken_240911 of the package mistral-common; tiktoken tokenizes.
+named below are read; "judging": only the others). The vocabulary is tekken_240911 of the package mistral-common; tiktoken
+tokenizes.
 """
 import base64
 import json
@@ -34,14 +35,14 @@ def load_tokenizer():
     return encoding, ranks, size, special
 
 
-def main(folder, vocabulary_out, schemas_out, count=800):
+def main(folder, vocabulary_out, schemas_out, count=800, which=""):
     encoding, ranks, size, special = load_tokenizer()
     tokens = [b""] * size
     for token, rank in ranks.items():
         tokens[rank + special] = token
     with open(vocabulary_out, "wb") as out:
         out.write(struct.pack("<I", size) + b"".join(packed(token) for token in tokens))
-    names = sorted(name for name in os.listdir(folder) if name.startswith(SPLITS))
+    names = sorted(name for name in os.listdir(folder) if name.startswith(SPLITS) != (which == "judging"))
     random.Random(7).shuffle(names)
     with open(schemas_out, "wb") as out:
         for name in names[:int(count)]:

@@ -5,24 +5,28 @@ per token.
     tools/structured_load.py http://127.0.0.1:8000 [--requests 128] [--tokens 256] [--rounds 3]
 
 Each request is a completion with ignore_eos and temperature 1, so all have the same length and random text. A schema is an array
-that a model may go on with forever. The time per token is the mean over requests of what the server reports
+longer than any answer: no answer ends early. The time per token is the mean over requests of what the server reports
 (include_timing). Standard library only."""
 import argparse
 import json
 import statistics
+import sys
 import threading
 import time
 import urllib.request
 
+ITEMS = 4096
 ITEM = {"type": "object", "additionalProperties": False}
 SCHEMAS = [
-    {"type": "array", "items": {**ITEM, "required": ["name", "age"], "properties": {
+    {"type": "array", "minItems": ITEMS, "items": {**ITEM, "required": ["name", "age"], "properties": {
         "name": {"type": "string", "maxLength": 40}, "age": {"type": "integer", "minimum": 0, "maximum": 150}}}},
-    {"type": "array", "items": {**ITEM, "required": ["kind", "on"], "properties": {
+    {"type": "array", "minItems": ITEMS, "items": {**ITEM, "required": ["kind", "on"], "properties": {
         "kind": {"enum": ["lamp", "door", "window", "heating"]}, "on": {"type": "boolean"}}}},
-    {"type": "array", "items": {**ITEM, "required": ["tags"], "properties": {
-        "tags": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{3,12}$"}}, "note": {"type": "string"}}}},
-    {"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "string", "maxLength": 20}, {"type": "null"}]}},
+    {"type": "array", "minItems": ITEMS, "items": {**ITEM, "required": ["tags"], "properties": {
+        "tags": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{3,12}$"}},
+        "note": {"type": "string"}}}},
+    {"type": "array", "minItems": ITEMS,
+     "items": {"anyOf": [{"type": "number"}, {"type": "string", "maxLength": 20}, {"type": "null"}]}},
 ]
 
 
@@ -48,7 +52,10 @@ def run(options, with_schema, offset):
     for thread in threads:
         thread.join()
     seconds = time.monotonic() - began
-    tokens = sum(answer["usage"]["completion_tokens"] for answer in answers)
+    counts = [answer["usage"]["completion_tokens"] for answer in answers]
+    tokens = sum(counts)
+    if min(counts) != options.tokens:
+        sys.exit(f"an answer ended after {min(counts)} of {options.tokens} tokens")
     each = [1000 * answer["timing"]["time_per_output_token_seconds"] for answer in answers]
     return statistics.mean(each), tokens / seconds
 

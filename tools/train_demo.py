@@ -1,21 +1,25 @@
 #!/usr/bin/env python3
-"""Trains models/demo: a small Llama that adds numbers, reverses and sorts words and tells tiny stories.
+"""Trains models/demo: a small Llama that adds numbers, sorts words, tells tiny stories, calls tools and writes JSON.
 
-    tools/train_demo.py --tokenizer-only          # only the tokenizer (no GPU, needs `tokenizers`)
-    tools/train_demo.py --steps 20000             # needs torch, tokenizers, safetensors, transformers, one GPU
+    tools/train_demo.py --tokenizer-only                    # only the tokenizer (no GPU, needs `tokenizers`)
+    tools/train_demo.py --steps 20000                       # needs torch, tokenizers, safetensors, transformers, one GPU
+    tools/train_demo.py --start models/demo --seconds 440   # goes on with trained weights for a fixed time
 
-All text comes from the generators in demo_tasks.py with a fixed seed. Worker processes write it as arrays of tokens
-while the GPU trains on earlier ones. The evaluation uses the bf16 export, reloaded with transformers, which also shows
-that the files are a standard Llama.
+All text comes from the generators in demo_tasks.py, demo_chats.py (chats with tools) and demo_json.py with a fixed seed.
+Worker processes write it as arrays of tokens while the GPU trains on earlier ones. The evaluation uses the bf16 export,
+reloaded with transformers, which also shows that the files are a standard Llama.
 """
 
 import argparse
+import itertools
 import json
 import math
 import multiprocessing
 import os
 import random
+import shutil
 import sys
+import threading
 import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes already use all cores
@@ -24,11 +28,18 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import demo_chats
+import demo_json
 import demo_tasks as tasks
 from demo_tasks import END, IM_END, IM_START, LETTERS, STORY
 
 CONFIG = dict(vocab_size=4096, hidden_size=256, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
               head_dim=64, intermediate_size=768, max_position_embeddings=1024, rope_theta=10000.0, rms_norm_eps=1e-5)
+
+DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "demo")
+
+# Shares of the documents; about 63, 25 and 12 % of the tokens.
+MIX = [(tasks.document, 72), (demo_chats.document, 12), (demo_json.document, 16)]
 
 # Flags above the 12 bits of a token: weight of its prediction in the loss.
 FULL, LOW = 0x8000, 0x4000
@@ -81,12 +92,6 @@ def write_texts(out):
                   tie_word_embeddings=True, use_cache=True, torch_dtype="bfloat16", bos_token_id=end,
                   eos_token_id=im_end, pad_token_id=end)
     generation = dict(bos_token_id=end, pad_token_id=end, eos_token_id=[im_end, end])
-    template = ("{%- for message in messages -%}\n"
-                "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' -}}\n"
-                "{%- endfor -%}\n"
-                "{%- if add_generation_prompt -%}\n"
-                "{{- '<|im_start|>assistant\\n' -}}\n"
-                "{%- endif -%}\n")
     decoder = {str(i): dict(content=t, lstrip=False, normalized=False, rstrip=False, single_word=False, special=True)
                for i, t in enumerate((END, IM_START, IM_END))}
     tokenizer_config = dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=False,
@@ -97,8 +102,8 @@ def write_texts(out):
         with open(os.path.join(out, name), "w") as f:
             json.dump(content, f, indent=2)
             f.write("\n")
-    with open(os.path.join(out, "chat_template.jinja"), "w") as f:
-        f.write(template)
+    if os.path.realpath(out) != os.path.realpath(DEMO):
+        shutil.copy(os.path.join(DEMO, "chat_template.jinja"), out)
 
 
 # ---- data ----
@@ -114,7 +119,8 @@ class Encoder:
                         for c in "abcdefghijklmnopqrstuvwxyz- "}
 
     def documents(self, count, rng):
-        docs = [tasks.document(rng) for _ in range(count)]
+        makers = rng.choices([make for make, _ in MIX], [share for _, share in MIX], k=count)
+        docs = [make(rng) for make in makers]
         texts = list({text for doc in docs for text, _, style in doc if style != LETTERS})
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         ids = {text: e.ids for text, e in zip(texts, encodings)}
@@ -164,9 +170,13 @@ def make_shard(job):
     return out
 
 
-def shard_jobs(seed, shards, batches, batch_tokens):
-    # Short rows as well: the first document of a row has no context, like most prompts.
-    for i in range(shards):
+def shard_jobs(seed, batches, batch_tokens, room):
+    """Without end. `room`: a semaphore, so that the workers stay a little ahead of the GPU; closed, it ends the jobs."""
+    for i in itertools.count():
+        room.acquire()
+        if room.closed:
+            return
+        # Short rows as well: the first document of a row has no context, like most prompts.
         length = 1024 if i % 2 else 256
         yield (f"{seed}/{i}", batches * batch_tokens // length, length)
 
@@ -254,64 +264,79 @@ def build_model(torch):
     return Llama()
 
 
-def train(args, torch):
+def read_weights(model, directory, torch):
+    from safetensors.torch import load_file
+    tensors = load_file(os.path.join(directory, "model.safetensors"))
+    model.load_state_dict({name.removeprefix("model."): t.float() for name, t in tensors.items()})
+
+
+def loss_of(model, torch, device):
+    """The loss of a batch of rows with flags, compiled where there is a GPU."""
     F = torch.nn.functional
-    torch.manual_seed(args.seed)
-    torch.set_float32_matmul_precision("high")
-    model = build_model(torch).cuda()
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {torch.cuda.get_device_name()}", flush=True)
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW([dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
-                                  lr=args.lr, betas=(0.9, 0.98), fused=True)
 
     def loss_function(tokens):
         tokens = tokens.long()
         ids, targets = tokens[:, :-1] & 0xFFF, tokens[:, 1:]
         weights = (targets & FULL).ne(0).float() + LOW_WEIGHT * (targets & LOW).ne(0).float()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=torch.bfloat16):
             logits = model(ids)
         loss = F.cross_entropy(logits.float().flatten(0, 1), (targets & 0xFFF).flatten(), reduction="none")
         return (loss * weights.flatten()).sum() / weights.sum()
+    return torch.compile(loss_function, dynamic=False) if device == "cuda" else loss_function
 
-    compiled = torch.compile(loss_function, dynamic=False)
-    shards = -(-args.steps // args.shard_batches)
-    jobs = list(shard_jobs(args.seed, shards, args.shard_batches, args.batch_tokens))
-    log, recent, step, start, waited = [], [], 0, time.time(), 0.0
+
+def train(args, torch, device):
+    torch.manual_seed(args.seed)
+    torch.set_float32_matmul_precision("high")
+    model = build_model(torch)
+    if args.start:
+        read_weights(model, args.start, torch)
+    model.to(device)
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {name}", flush=True)
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
+                                  lr=args.lr, betas=(0.9, 0.98), fused=device == "cuda")
+    loss_function = loss_of(model, torch, device)
+    room = threading.Semaphore(4 * args.workers)
+    room.closed = False
+    log, recent, step, start, waited, printed = [], [], 0, time.time(), 0.0, 0.0
     path = os.path.join(args.out, "tokenizer.json")
     with multiprocessing.get_context("spawn").Pool(args.workers, _start_worker, (path,)) as pool:
-        shard_stream = pool.imap(make_shard, jobs)
-        while step < args.steps:
+        shard_stream = pool.imap(make_shard, shard_jobs(args.seed, args.shard_batches, args.batch_tokens, room))
+        done = 0.0  # the share of the training that is over
+        while done < 1.0:
             t = time.time()
             shard = next(shard_stream)
+            room.release()
             waited += time.time() - t
-            shard = torch.from_numpy(shard.astype(np.int32)).cuda()
+            shard = torch.from_numpy(shard.astype(np.int32)).to(device)
             for batch in shard.chunk(args.shard_batches):
-                warmup = min(1.0, (step + 1) / 300)
-                cosine = 0.5 * (1 + math.cos(math.pi * step / args.steps))
+                done = max(step / args.steps, (time.time() - start) / args.seconds)
+                cosine = 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
                 for group in optimizer.param_groups:
-                    group["lr"] = args.lr * warmup * (0.01 + 0.99 * cosine)
-                loss = compiled(batch)
+                    group["lr"] = args.lr * min(1.0, (step + 1) / 300) * (0.01 + 0.99 * cosine)
+                loss = loss_function(batch)
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 recent.append(loss.detach())
                 step += 1
-                if step % 200 == 0 or step == args.steps:
-                    value = torch.stack(recent).mean().item()
-                    recent = []
-                    seconds = time.time() - start
-                    log.append((step, round(value, 4), round(seconds, 1)))
-                    print(f"step {step:6} loss {value:.4f} {seconds:6.1f} s, waited for data {waited:.1f} s",
-                          flush=True)
                 if step == args.steps:
                     break
-            if time.time() - start > args.max_seconds:
-                print("out of time", flush=True)
-                break
+            if len(recent) >= 200 or time.time() - start - printed >= 15 or done >= 1.0:
+                # item() also waits for the GPU, so that the time is not that of steps that are only queued.
+                value, recent = torch.stack(recent).mean().item(), []
+                printed = time.time() - start
+                log.append((step, round(value, 4), round(printed, 1)))
+                print(f"step {step:6} loss {value:.4f} {printed:6.1f} s, waited for data {waited:.1f} s", flush=True)
+            done = max(step / args.steps, (time.time() - start) / args.seconds)
+        room.closed = True
+        room.release()
     return model, dict(steps=step, seconds=round(time.time() - start, 1), tokens=step * args.batch_tokens, loss=log,
-                       gpu=torch.cuda.get_device_name())
+                       gpu=name)
 
 
 def export(model, out, torch):
@@ -324,26 +349,55 @@ def export(model, out, torch):
 
 # ---- evaluation of the export ----
 
-def evaluate(out, torch, stories=64, reference=None):
+def check_template(out, tokenizer):
+    """The documents with tools are what chat_template.jinja writes."""
+    rng = random.Random(11)
+    for _ in range(300):
+        specs, messages = demo_chats.chat(rng)
+        text = "".join(t for t, _, _ in demo_chats.parts_of(specs, messages))
+        sent = demo_chats.template_messages(messages)
+        for m in sent:  # transformers passes arguments as they are: most templates expect an object
+            for call in m.get("tool_calls", ()):
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        rendered = tokenizer.apply_chat_template(sent, tools=specs or None, tokenize=False)
+        assert rendered == text, (rendered, text)
+    for case in demo_chats.evaluation_tools():
+        rendered = tokenizer.apply_chat_template(demo_chats.template_messages(case["messages"]), tools=case["tools"],
+                                                 tokenize=False, add_generation_prompt=True)
+        assert rendered == demo_chats.prompt_text(case), (rendered, demo_chats.prompt_text(case))
+
+
+def cases_of_new_tasks():
+    """(group, prompt, answer) as text."""
+    cases = [(c["group"], demo_chats.prompt_text(c), demo_chats.calls_text(c["calls"]) if "calls" in c else c["answer"])
+             for c in demo_chats.evaluation_tools()]
+    for group, question, value in demo_json.evaluation_json():
+        if group == "JSON in words":
+            cases.append((group, tasks.chat_prompt(question), demo_json.dumps(value)))
+    return cases
+
+
+def evaluate(out, torch, device, stories=64, reference=None, share=1.0):
     """Accuracy of the exported files, read by transformers, greedy; and that our model computes the same."""
     from transformers import AutoTokenizer, LlamaForCausalLM
     tokenizer = AutoTokenizer.from_pretrained(out)
     tokenizer.padding_side = "left"
-    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.bfloat16).cuda().eval()
+    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.bfloat16).to(device).eval()
     report = {}
 
     messages = [dict(role="user", content="What is 12 + 34?")]
     rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert rendered == tasks.chat_prompt("What is 12 + 34?"), rendered
+    check_template(out, tokenizer)
     plain_tokenizer = Tokenizer.from_file(os.path.join(out, "tokenizer.json"))
     assert tokenizer(rendered).input_ids == plain_tokenizer.encode(rendered).ids
 
     if reference is not None:
-        exact = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32).cuda().eval()
+        exact = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32).to(device).eval()
         torch.set_float32_matmul_precision("highest")
-        ours = build_model(torch).cuda()
+        ours = build_model(torch).to(device)
         ours.load_state_dict({k.removeprefix("model."): v.float() for k, v in reference.items()})
-        ids = torch.randint(0, CONFIG["vocab_size"], (2, 1024), device="cuda")
+        ids = torch.randint(0, CONFIG["vocab_size"], (2, 1024), device=device)
         with torch.no_grad():
             a, b = ours(ids), exact(ids).logits
         report["float32 logits, ours against transformers, relative"] = float((a - b).norm() / b.norm())
@@ -351,7 +405,7 @@ def evaluate(out, torch, stories=64, reference=None):
     def generate(prompts, limit, **options):
         texts = []
         for i in range(0, len(prompts), 500):
-            batch = tokenizer(prompts[i:i + 500], return_tensors="pt", padding=True).to("cuda")
+            batch = tokenizer(prompts[i:i + 500], return_tensors="pt", padding=True).to(device)
             batch.pop("token_type_ids", None)
             with torch.no_grad():
                 ids = model.generate(**batch, max_new_tokens=limit, **options)
@@ -359,8 +413,9 @@ def evaluate(out, torch, stories=64, reference=None):
         return texts
 
     wrong, groups = [], {}
-    for cases, limit in ((tasks.evaluation_sums(1000), 8), (tasks.evaluation_words(), 40),
-                         (tasks.evaluation_long(100), 8)):
+    for cases, limit in ((tasks.evaluation_sums(1000), 8), (tasks.evaluation_words(), 40), (tasks.evaluation_long(100), 8),
+                         (cases_of_new_tasks(), 100)):
+        cases = cases[::round(1 / share)]
         answers = generate([prompt for _, prompt, _ in cases], limit, do_sample=False)
         for (group, prompt, expected), answer in zip(cases, answers):
             right, total = groups.get(group, (0, 0))
@@ -371,8 +426,9 @@ def evaluate(out, torch, stories=64, reference=None):
     report["accuracy"] = {group: f"{right}/{total}" for group, (right, total) in groups.items()}
     sums = [v for g, v in groups.items() if "digit" in g]
     report["sums"] = sum(r for r, _ in sums) / sum(t for _, t in sums)
-    for case in random.Random(0).sample(wrong, min(25, len(wrong))):
-        print("wrong:", case)
+    print(json.dumps(report), flush=True)
+    for case in random.Random(0).sample(wrong, min(40, len(wrong))):
+        print("wrong:", case, flush=True)
     torch.manual_seed(7)
     prompts = tasks.evaluation_stories(stories)
     texts = generate([p for p, _ in prompts], 400, do_sample=True, temperature=0.7, top_k=0, top_p=1.0)
@@ -387,21 +443,23 @@ def evaluate(out, torch, stories=64, reference=None):
                 "Tell me a story about a boat.", "Tell me a story about a computer."]
     samples = ["12 + 34 =", "123+45=", "23 - 57 =", END + "900-1=", "cat backwards is", "Once upon a time"]
     samples += [tasks.chat_prompt(m) for m in messages]
-    report["samples"] = list(zip(samples, (generate([s], 250, do_sample=False)[0] for s in samples)))
+    report["samples"] = list(zip(samples, generate(samples, 250, do_sample=False)))
     return report
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    default_out = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "demo")
-    parser.add_argument("--out", default=default_out)
+    parser.add_argument("--out", default=DEMO)
+    parser.add_argument("--start", metavar="DIR", help="begin with the weights of this model")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20000)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--batch-tokens", type=int, default=65536)
     parser.add_argument("--shard-batches", type=int, default=8, help="batches that a worker writes at once")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--max-seconds", type=float, default=1e9)
+    parser.add_argument("--seconds", type=float, default=1e9, help="end after this time; the learning rate follows it")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--evaluate-share", type=float, default=1.0, help="share of the evaluation's cases")
     parser.add_argument("--tokenizer-only", action="store_true")
     parser.add_argument("--evaluate-only", action="store_true")
     parser.add_argument("--report", help="write measurements to this file (JSON)")
@@ -416,9 +474,11 @@ def main():
     import torch
     report, tensors = {}, None
     if not args.evaluate_only:
-        model, report = train(args, torch)
+        model, report = train(args, torch, args.device)
         tensors = export(model, args.out, torch)
-    report.update(evaluate(args.out, torch, reference=tensors))
+        print("exported", flush=True)
+    share = args.evaluate_share
+    report.update(evaluate(args.out, torch, args.device, max(2, round(64 * share)), tensors, share))
     print(json.dumps(dict(report, loss=report.get("loss", [])[-1:]), indent=1))
     if args.report:
         with open(args.report, "w") as f:

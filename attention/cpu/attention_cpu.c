@@ -2,6 +2,7 @@
  *
  *   s_j   = scale * (q . k_j)              j ascending, over the keys that the token sees: first .. position, or those
  *           cap * tanh(s_j / cap)          that the program lets it see; the cap, or the program's score rules
+ *           v_j is the beginning of k_j in pages of latents
  *   out   = sum_j exp(s_j - m) v_j / (sum_j exp(s_j - m) + exp(sink - m))       m = max(s, sink); zeros where no
  *           key is seen; without sinks, exp(sink - m) is 0 */
 #include "attention/cpu/attention_blocks.h"
@@ -65,17 +66,17 @@ static inline __attribute__((always_inline)) void find_max(struct row *row, uint
 static inline __attribute__((always_inline)) void add_key(struct row *row, uint32_t position) {
     const struct rp_attention_args *args = row->args;
     const struct rp_kv_layout *kv = &args->kv;
-    const unsigned char *run =
-        rp_kv_run(kv, row->pages[position / kv->page_tokens], args->layer, 1, row->kv_head);
+    const unsigned char *run = rp_kv_run(kv, row->pages[position / kv->page_tokens], args->layer,
+                                         rp_attention_value_plane(args), row->kv_head);
     size_t at = (size_t)(position % kv->page_tokens) * args->head_dim;
     float value = score(row, position);
     /* A rule that returns -infinity masks the key. */
     float weight = args->mask && value == -INFINITY ? 0.0f : expf(value - row->max);
     row->total += weight;
-    const uint32_t head_dim = args->head_dim;
+    const uint32_t value_dim = rp_attention_value_dim(args);
     const float scale = kv_scale(kv, run, position % kv->page_tokens);
     float *restrict out = row->out; /* does not alias the pages */
-    for (uint32_t d = 0; d < head_dim; d++)
+    for (uint32_t d = 0; d < value_dim; d++)
         out[d] += weight * kv_at(kv, run, at + d, scale);
 }
 
@@ -102,7 +103,7 @@ static inline __attribute__((always_inline)) void each_key(struct row *row, uint
 
 static void attend(const struct rp_attention_args *args, uint32_t token, uint32_t head) {
     const struct rp_live_row *live = rp_attention_live_row(&args->step, token);
-    uint32_t head_dim = args->head_dim;
+    uint32_t head_dim = args->head_dim, value_dim = rp_attention_value_dim(args);
     struct row row = {.args = args,
                       .pages = rp_attention_pages(&args->step, live, args->table),
                       .params = rp_attention_params(&args->step, live),
@@ -114,8 +115,8 @@ static void attend(const struct rp_attention_args *args, uint32_t token, uint32_
     each_key(&row, token, find_max);
     row.total = args->sinks ? expf(args->sinks[head] - row.max) : 0.0f;
     each_key(&row, token, add_key);
-    size_t at = token * args->out_stride + (size_t)head * head_dim;
-    for (uint32_t d = 0; d < head_dim; d++) {
+    size_t at = token * args->out_stride + (size_t)head * value_dim;
+    for (uint32_t d = 0; d < value_dim; d++) {
         float value = row.total == 0.0f ? 0.0f : row.out[d] / row.total;
         if (args->out_dtype == RP_DTYPE_F32)
             ((float *)args->out)[at + d] = value;
@@ -129,7 +130,7 @@ void rp_attention_scalar(const struct rp_attention_args *args, const struct rp_c
     uint32_t group = args->heads / args->kv_heads;
     uint64_t at = 0;
     RP_ASSERT_CMP(args->head_dim, <=, RP_ATTENTION_HEAD_DIM_MAX);
-    rp_attention_line_begin(&line, args, 1);
+    rp_attention_line_begin(&line, args, 1, args->kv_heads);
     for (uint32_t kv_head = 0; kv_head < args->kv_heads; kv_head++) {
         for (uint32_t t = 0; t < args->step.counts->token_count; t++) {
             uint64_t length = rp_attention_line_length(&line, args, t, t, 1);
@@ -179,8 +180,9 @@ void rp_kv_write_range(const struct rp_kv_write_args *args, uint32_t begin, uint
             size_t column = (size_t)head * kv->head_dim;
             store_run(kv, rp_kv_run(kv, page, args->layer, 0, head), in_page,
                       args->k + t * args->k_stride + column);
-            store_run(kv, rp_kv_run(kv, page, args->layer, 1, head), in_page,
-                      args->v + t * args->v_stride + column);
+            if (!kv->latent)
+                store_run(kv, rp_kv_run(kv, page, args->layer, 1, head), in_page,
+                          args->v + t * args->v_stride + column);
         }
     }
 }

@@ -15,6 +15,8 @@
  * in attention_blocks.c; in a partially visible block, masked keys have the score -infinity and are
  * excluded from the sums.
  *
+ * In pages of latents v_j is the beginning of k_j.
+ *
  * A piece is up to 16 tokens of one chunk x up to 8 query heads of one KV head: their keys are
  * loaded from memory once. A tile is 4 (AVX2: 2) heads of one token, so that each K or V that is
  * widened to f32 is used 4 times. A piece of a prompt (4 tokens or more) first converts each block
@@ -85,9 +87,9 @@ struct span {
 };
 
 struct shape {
-    uint32_t head_dim;
+    uint32_t head_dim, value_dim;
     float scale;
-    uint32_t key_bytes;
+    uint32_t key_bytes, value_bytes; /* value_bytes: to be prefetched; 0 where V is a part of K */
     /* wide: the block's keys as f32, (head_dim, BLOCK_KEYS); zeros for missing keys */
     const float *keys;
     float soft_cap;              /* 0: none; also for a program whose only rule is a cap */
@@ -110,9 +112,12 @@ static struct shape shape_of(const struct rp_attention_args *args, const float *
         soft_cap = 0.0f;
         rules = rp_mask_has_score(args->mask) && !rp_mask_is_capped(args->mask, &soft_cap);
     }
+    uint32_t key_bytes = args->head_dim * rp_dtype_bytes(args->kv.dtype);
     return (struct shape){.head_dim = args->head_dim,
+                          .value_dim = rp_attention_value_dim(args),
                           .scale = args->scale,
-                          .key_bytes = args->head_dim * rp_dtype_bytes(args->kv.dtype),
+                          .key_bytes = key_bytes,
+                          .value_bytes = args->value_dim ? 0 : key_bytes,
                           .keys = keys,
                           .soft_cap = rules ? 0.0f : soft_cap,
                           .rules = rules ? args->mask : NULL,
@@ -138,7 +143,8 @@ static void locate(const struct rp_attention_args *args, const struct rp_attenti
         uint32_t page = pages[position / kv->page_tokens], in_page = position % kv->page_tokens;
         uint32_t count = RP_MIN(kv->page_tokens - in_page, end - position + 1);
         const unsigned char *k = rp_kv_run(kv, page, args->layer, 0, piece->kv_head);
-        const unsigned char *v = rp_kv_run(kv, page, args->layer, 1, piece->kv_head);
+        const unsigned char *v =
+            rp_kv_run(kv, page, args->layer, rp_attention_value_plane(args), piece->kv_head);
         for (uint32_t i = 0; i < count; i++) {
             block->k[position - at + i] = k + (in_page + i) * key_bytes;
             block->v[position - at + i] = v + (in_page + i) * key_bytes;
@@ -164,7 +170,8 @@ static void locate_seen(const struct rp_attention_args *args,
         if (seen->any >> j & 1) {
             uint32_t page = pages[position / kv->page_tokens];
             k = rp_kv_run(kv, page, args->layer, 0, piece->kv_head) + in_page * key_bytes;
-            v = rp_kv_run(kv, page, args->layer, 1, piece->kv_head) + in_page * key_bytes;
+            v = rp_kv_run(kv, page, args->layer, rp_attention_value_plane(args), piece->kv_head) +
+                in_page * key_bytes;
         }
         block->k[j] = k;
         block->v[j] = v;
@@ -214,23 +221,24 @@ static float add_sink(float sink, float max, float *total) {
 
 static void store_head(const struct rp_attention_args *args, uint32_t token, uint32_t head,
                        const struct state *state) {
-    size_t at = token * args->out_stride + (size_t)head * args->head_dim;
+    const uint32_t value_dim = rp_attention_value_dim(args);
+    size_t at = token * args->out_stride + (size_t)head * value_dim;
     const float *sums = state->out;
     float total = state->total;
     if (args->sinks) {
         float fade = add_sink(args->sinks[head], state->max, &total);
-        for (uint32_t d = 0; d < args->head_dim; d++)
+        for (uint32_t d = 0; d < value_dim; d++)
             state->out[d] *= fade;
     }
     if (total == 0.0f) /* no key was seen: the sums are zeros */
         total = 1.0f;
     if (args->out_dtype == RP_DTYPE_F32) {
         float *out = (float *)args->out + at;
-        for (uint32_t d = 0; d < args->head_dim; d++)
+        for (uint32_t d = 0; d < value_dim; d++)
             out[d] = sums[d] / total;
     } else {
         uint16_t *out = (uint16_t *)args->out + at;
-        for (uint32_t d = 0; d < args->head_dim; d++)
+        for (uint32_t d = 0; d < value_dim; d++)
             out[d] = rp_f32_to_bf16(sums[d] / total);
     }
 }
@@ -428,26 +436,26 @@ INLINE void V(transpose)(VECTOR *v) {
 static void run(const struct rp_attention_args *args, const struct rp_cpu_worker *worker,
                 piece_fn compute) {
     struct rp_attention_line line;
-    uint32_t group = args->heads / args->kv_heads, count;
-    uint32_t room = SUMS_MAX / (RP_MIN(group, PIECE_HEADS) * sums_stride(args->head_dim));
+    /* Several units of a KV head with many query heads: latents have one for all of them. */
+    uint32_t group = args->heads / args->kv_heads, units = RP_CEIL_DIV(group, PIECE_HEADS), count;
+    uint32_t room =
+        SUMS_MAX / (RP_MIN(group, PIECE_HEADS) * sums_stride(rp_attention_value_dim(args)));
     uint32_t limit = RP_MIN(room, PIECE_TOKENS);
     uint64_t at = 0;
     RP_ASSERT_CMP(args->head_dim, <=, RP_ATTENTION_HEAD_DIM_MAX);
-    rp_attention_line_begin(&line, args, limit);
-    for (uint32_t kv_head = 0; kv_head < args->kv_heads; kv_head++) {
-        uint32_t index = 0;
+    rp_attention_line_begin(&line, args, limit, args->kv_heads * units);
+    for (uint32_t unit = 0; unit < args->kv_heads * units; unit++) {
+        uint32_t kv_head = unit / units, h = unit % units * PIECE_HEADS, index = 0;
         for (uint32_t t = 0; t < args->step.counts->token_count; t += count, index++) {
             count = rp_attention_piece_tokens(&args->step, t, limit);
             uint64_t length = rp_attention_line_length(&line, args, index, t, count);
             if (length != 0 && rp_attention_is_mine(&line, at, worker)) {
-                for (uint32_t h = 0; h < group; h += PIECE_HEADS) {
-                    struct rp_attention_piece piece = {.token = t,
-                                                       .token_count = count,
-                                                       .head = kv_head * group + h,
-                                                       .head_count = RP_MIN(group - h, PIECE_HEADS),
-                                                       .kv_head = kv_head};
-                    compute(args, &piece);
-                }
+                struct rp_attention_piece piece = {.token = t,
+                                                   .token_count = count,
+                                                   .head = kv_head * group + h,
+                                                   .head_count = RP_MIN(group - h, PIECE_HEADS),
+                                                   .kv_head = kv_head};
+                compute(args, &piece);
             }
             at += length;
         }

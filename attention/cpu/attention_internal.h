@@ -16,8 +16,10 @@ rp_attention_fn rp_attention_select_simd(enum rp_cpu_isa isa, const struct rp_kv
 /* Keys are processed in blocks at multiples of it. */
 #define RP_ATTENTION_BLOCK_KEYS 64u
 
-/* Larger than the heads of any known model. */
-#define RP_ATTENTION_HEAD_DIM_MAX 512u
+/* The plane in which V lies: K's own in pages of latents. */
+static inline uint32_t rp_attention_value_plane(const struct rp_attention_args *args) {
+    return args->value_dim ? 0 : 1;
+}
 
 /* The row of a token, or NULL when the token is dead: padding, or of a finished slot. Flags are not
  * enough: a chunk in the middle of a prompt has none. */
@@ -66,15 +68,15 @@ static inline uint32_t rp_attention_piece_tokens(const struct rp_step_view *step
 uint64_t rp_attention_masked_length(const struct rp_attention_args *args, uint32_t token,
                                     uint32_t count);
 
-/* The work of a step is a sequence of items, KV head by KV head and piece by piece, each weighted
- * by the number of keys that it reads; worker i computes the items that begin in the i-th equal
- * share of the total. Balanced to within one item, whatever the mixture of decode rows and prompt
- * chunks. */
+/* The work of a step is a sequence of items, unit by unit and piece by piece, each weighted by the
+ * number of keys that it reads. A unit is a KV head, or some of the query heads that read it.
+ * Worker i computes the items that begin in the i-th equal share of the total. Balanced to within
+ * one item, whatever the mixture of decode rows and prompt chunks. */
 #define RP_ATTENTION_LENGTHS 1024u
 struct rp_attention_line {
-    uint64_t head_length; /* of all tokens of one KV head */
+    uint64_t unit_length; /* of all tokens of one unit */
     uint64_t total;
-    /* With a program: exact for the first items of a KV head only, since classifying takes time;
+    /* With a program: exact for the first items of a unit only, since classifying takes time;
      * the others are estimated without the program. */
     uint32_t lengths[RP_ATTENTION_LENGTHS];
 };
@@ -96,7 +98,7 @@ static inline uint64_t rp_attention_item_length(const struct rp_attention_args *
     return length;
 }
 
-/* Item `index` of a KV head. */
+/* Item `index` of a unit. */
 static inline uint64_t rp_attention_line_length(const struct rp_attention_line *line,
                                                 const struct rp_attention_args *args,
                                                 uint32_t index, uint32_t token, uint32_t count) {
@@ -107,18 +109,19 @@ static inline uint64_t rp_attention_line_length(const struct rp_attention_line *
 
 /* Items have at most `limit` tokens. */
 static inline void rp_attention_line_begin(struct rp_attention_line *line,
-                                           const struct rp_attention_args *args, uint32_t limit) {
+                                           const struct rp_attention_args *args, uint32_t limit,
+                                           uint32_t units) {
     uint32_t count, index = 0;
-    line->head_length = 0;
+    line->unit_length = 0;
     for (uint32_t t = 0; t < args->step.counts->token_count; t += count, index++) {
         bool exact = index < RP_ATTENTION_LENGTHS;
         count = rp_attention_piece_tokens(&args->step, t, limit);
         uint64_t length = rp_attention_item_length(args, t, count, exact);
         if (args->mask && exact)
             line->lengths[index] = (uint32_t)length;
-        line->head_length += length;
+        line->unit_length += length;
     }
-    line->total = line->head_length * args->kv_heads;
+    line->total = line->unit_length * units;
 }
 
 /* Whether the item that begins at offset `at` belongs to this worker. */

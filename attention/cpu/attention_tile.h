@@ -124,6 +124,11 @@ TARGET static void V(decode_block)(const struct rp_kv_layout *kv, const struct b
             V(decode)
             (k_quantized, rp_kv_scale(kv, k_quantized - before, in_page), kv->dtype, head_dim,
              k_to);
+            if (v_quantized == k_quantized) { /* latents */
+                k = v = k_to;
+                out->block.k[j] = out->block.v[j] = k_to;
+                continue;
+            }
             V(decode)
             (v_quantized, rp_kv_scale(kv, v_quantized - before, in_page), kv->dtype, head_dim,
              v_to);
@@ -160,7 +165,7 @@ INLINE void V(lay_out)(const struct block *block, const struct block *next,
     }
     for (uint32_t j = 0; next && j < BLOCK_KEYS; j++) {
         prefetch(next, j, next->k, shape->key_bytes);
-        prefetch(next, j, next->v, shape->key_bytes);
+        prefetch(next, j, next->v, shape->value_bytes);
     }
 }
 
@@ -218,7 +223,7 @@ INLINE void V(value_tile)(struct state *states, const uint32_t rows, const uint3
         if (holes && !(span->seen >> j & 1))
             continue;
         if (d == 0 && span->next)
-            prefetch(span->next, j, span->next->v, shape->key_bytes);
+            prefetch(span->next, j, span->next->v, shape->value_bytes);
         EACH(i, vectors) {
             v[i] = count < LANES ? V(load_kv_part)(run, d, half, count)
                                  : V(load_kv)(run, d + i * LANES, half);
@@ -237,7 +242,7 @@ INLINE void V(value_tile)(struct state *states, const uint32_t rows, const uint3
 INLINE void V(finish_rows)(struct state *states, const uint32_t rows, const struct span *span,
                            const struct shape *shape, const bool half, const bool holes,
                            float scores[ROWS_MAX][BLOCK_KEYS + BLOCK_SLACK]) {
-    const uint32_t head_dim = shape->head_dim;
+    const uint32_t value_dim = shape->value_dim;
     float fade[ROWS_MAX];
     for (uint32_t r = 0; r < rows; r++) {
         if (shape->soft_cap != 0.0f)
@@ -247,12 +252,12 @@ INLINE void V(finish_rows)(struct state *states, const uint32_t rows, const stru
         fade[r] = V(online_softmax)(&states[r], scores[r], span, shape, holes);
     }
     uint32_t d = 0;
-    for (; d + 4 * LANES <= head_dim; d += 4 * LANES)
+    for (; d + 4 * LANES <= value_dim; d += 4 * LANES)
         V(value_tile)(states, rows, 4, span, d, LANES, shape, half, holes, fade, scores);
-    for (; d + LANES <= head_dim; d += LANES)
+    for (; d + LANES <= value_dim; d += LANES)
         V(value_tile)(states, rows, 1, span, d, LANES, shape, half, holes, fade, scores);
-    if (d < head_dim)
-        V(value_tile)(states, rows, 1, span, d, head_dim - d, shape, half, holes, fade, scores);
+    if (d < value_dim)
+        V(value_tile)(states, rows, 1, span, d, value_dim - d, shape, half, holes, fade, scores);
 }
 
 /* One block of keys for `rows` heads of one token. wide: all_scores has their scores. */
@@ -460,7 +465,7 @@ INLINE void V(piece)(const struct rp_attention_args *args, const struct rp_atten
                      struct decoded *decoded, const bool half, const bool masked) {
     _Alignas(RP_CACHE_LINE) float sums[SUMS_MAX];
     struct state states[STATES_MAX];
-    uint32_t heads = piece->head_count, stride = sums_stride(args->head_dim);
+    uint32_t heads = piece->head_count, stride = sums_stride(rp_attention_value_dim(args));
     bool wide = piece->token_count >= WIDE_TOKENS && args->head_dim <= WIDE_HEAD_DIM &&
                 args->head_dim % LANES == 0;
     memset(sums, 0, (size_t)piece->token_count * heads * stride * sizeof *sums);

@@ -62,7 +62,7 @@ bool rp_attention_decode_cuda_supports(const rp_attention_cuda_config *config) {
     uint32_t dim = config->head_dim, group = config->heads / config->kv_heads;
     uint64_t line =
         (uint64_t)config->step.config.row_capacity * RP_ATTENTION_SPLITS_MAX * config->kv_heads;
-    return kv->dtype != RP_DTYPE_F32 && kv->page_tokens >= TILE &&
+    return kv->dtype != RP_DTYPE_F32 && !kv->latent && kv->page_tokens >= TILE &&
            (kv->page_tokens & (kv->page_tokens - 1)) == 0 &&
            config->heads % config->kv_heads == 0 && group <= RP_ATTENTION_GROUP_MAX &&
            (dim == 64 || dim == 96 || dim == 128 || dim == 256) &&

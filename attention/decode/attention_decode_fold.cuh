@@ -147,11 +147,27 @@ __device__ __forceinline__ folded get_partial(const float *from, uint32_t group,
     return x;
 }
 
+/* What the sums of weights times values are multiplied by: 1 / the sum of the weights, which a sink
+ * (the logit of query head `head`) joins. */
 template <typename Mask>
-__device__ __forceinline__ void store_out(const decode_args &args, size_t at, const folded &x) {
+__device__ __forceinline__ float normalizer(const decode_args &args, const folded &x,
+                                            uint32_t head) {
     float inverse = __fdividef(1.0f, x.total);
-    if (Mask::is_program && x.total == 0.0f)
-        inverse = 0.0f;
+    if (args.sinks) {
+        const float sink = args.sinks[head] * 1.44269504088896340736f;
+        const float max = fmaxf(x.max, sink), offset = offset_of<Mask>(max);
+        const float fade = exp2_fast(x.max - offset);
+        const float total = __fmaf_rn(x.total, fade, exp2_fast(sink - offset));
+        return Mask::is_program && total == 0.0f ? 0.0f : __fdividef(fade, total);
+    }
+    return Mask::is_program && x.total == 0.0f ? 0.0f : inverse;
+}
+
+/* head: the query head. */
+template <typename Mask>
+__device__ __forceinline__ void store_out(const decode_args &args, size_t at, const folded &x,
+                                          uint32_t head) {
+    const float inverse = normalizer<Mask>(args, x, head);
     float y[4] = {x.out.x * inverse, x.out.y * inverse, x.out.z * inverse, x.out.w * inverse};
     if (args.out_dtype == RP_DTYPE_F32) {
         float *to = (float *)args.out + at;

@@ -320,7 +320,8 @@ __device__ __forceinline__ void write_segment(const decode_args &args, block_sta
             if (head >= args.group)
                 continue;
             if (whole)
-                store_out<Mask>(args, out + head * D + column, state[p]);
+                store_out<Mask>(args, out + head * D + column, state[p],
+                                at.head * args.group + head);
             else
                 put_partial<D>(partial_at<D>(args, blockIdx.x, PREFIX_SLOT), args.group, head,
                                column, state[p]);
@@ -331,7 +332,8 @@ __device__ __forceinline__ void write_segment(const decode_args &args, block_sta
         for (uint32_t part = threadIdx.x; part < args.group * COLUMNS; part += THREADS) {
             uint32_t head = part / COLUMNS, column = part % COLUMNS * 4;
             store_out<Mask>(args, out + head * D + column,
-                            fold_partials<D, Mask>(args, shared, head, column));
+                            fold_partials<D, Mask>(args, shared, head, column),
+                            at.head * args.group + head);
         }
     }
 }

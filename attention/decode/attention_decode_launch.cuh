@@ -35,6 +35,7 @@ int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
     to.plane_stride = kv->plane_stride;
     to.head_stride = kv->head_stride;
     to.slots = op->step.slots;
+    to.tables = op->step.slots + RP_SLOT_PAGES + op->table;
     to.plan = args->workspace.plans[args->mask_class].head;
     to.rows = args->workspace.plans[args->mask_class].rows;
     to.q = op->q;
@@ -52,6 +53,7 @@ int start(const rp_attention_cuda_args *args, cudaStream_t stream) {
     to.scale = op->scale * 1.4426950408889634f;
     to.natural_scale = op->scale;
     to.scales_at = kv->scales_at;
+    to.sinks = op->sinks;
     if (op->soft_cap > 0) {
         to.cap_in = op->scale / op->soft_cap;
         to.cap_out = op->soft_cap * 1.4426950408889634f;

@@ -24,6 +24,7 @@ struct decode_args {
     const unsigned char *kv; /* of the layer, page 0, KV head 0 */
     size_t page_stride, plane_stride, head_stride;
     const uint32_t *slots;
+    const uint32_t *tables; /* the layer's page table of slot 0 */
     const rp_attention_plan_head *plan;
     const rp_attention_plan_row *rows;
     const float *q;
@@ -44,6 +45,7 @@ struct decode_args {
     uint32_t unit_capacity;
     float natural_scale;
     uint32_t scales_at; /* 8-bit pages: as in rp_kv_layout */
+    const float *sinks; /* (KV heads * group), or NULL */
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *at) {
@@ -312,7 +314,7 @@ template <int D, typename Mask, rp_dtype Page = RP_DTYPE_BF16> struct loader {
                                                    const rp_attention_plan_row &row, uint32_t index,
                                                    uint32_t base, uint32_t warp, uint32_t lane,
                                                    uint32_t &units) {
-        const uint32_t *table = args.slots + (size_t)row.slot * args.slot_words + RP_SLOT_PAGES;
+        const uint32_t *table = args.tables + (size_t)row.slot * args.slot_words;
         uint32_t mine = base + lane / TILES * STEP + warp * UNIT + lane % TILES * TILE;
         if constexpr (Mask::is_program) {
             units = 0;

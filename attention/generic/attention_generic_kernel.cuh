@@ -9,14 +9,14 @@
 
 #include <math.h>
 
-#define WARPS        4
-#define HEAD_DIM_MAX 256
-#define WORDS        (HEAD_DIM_MAX / 32)
+#define WARPS 4
 
-constexpr uint32_t RP_GENERIC_THREADS = WARPS * 32, RP_GENERIC_HEAD_DIM_MAX = HEAD_DIM_MAX;
+constexpr uint32_t RP_GENERIC_THREADS = WARPS * 32;
+/* Kernels are compiled for head dims up to the first and up to the second. */
+constexpr uint32_t RP_GENERIC_HEAD_DIM = 256, RP_GENERIC_HEAD_DIM_MAX = RP_ATTENTION_CUDA_DIM_MAX;
 
 struct generic_row {
-    const uint32_t *pages;
+    const uint32_t *slot, *pages;
     uint32_t first, last; /* keys that it may see */
     uint32_t position, head;
 };
@@ -34,7 +34,8 @@ static __device__ __forceinline__ bool find_row(const rp_attention_cuda_args &ca
     if ((call.rows & kind) == 0 || (row.flags == 0 && slot[RP_SLOT_FINISHED] != 0))
         return false;
     uint32_t position = step.positions[token], window = call.args.window;
-    out->pages = slot + RP_SLOT_PAGES;
+    out->slot = slot;
+    out->pages = slot + RP_SLOT_PAGES + call.args.table;
     out->position = out->last = position;
     out->first = window != 0 && position >= window ? position + 1 - window : 0;
     if (Mask::is_program) {
@@ -119,8 +120,10 @@ static __device__ __forceinline__ float dot(const float *q, const Element *k, ui
     return sum;
 }
 
-struct generic_state {
-    float out[WORDS]; /* columns lane, lane + 32, ... */
+/* MOST: the largest head dim. */
+template <uint32_t MOST> struct generic_state {
+    static constexpr uint32_t words = MOST / 32;
+    float out[words]; /* columns lane, lane + 32, ... */
     float max, sum;
 };
 
@@ -138,18 +141,20 @@ generic_score(const rp_attention_args &args, const generic_row &row, float produ
 }
 
 /* The warp's blocks of keys. Scales of quantized pages multiply scores and weights in f32. */
-template <typename Element, typename Mask>
-static __device__ void attend(generic_state &state, const rp_attention_args &args,
+template <typename Element, typename Mask, uint32_t MOST>
+static __device__ void attend(generic_state<MOST> &state, const rp_attention_args &args,
                               const generic_row &row, const float *q, uint32_t kv_head) {
     const rp_kv_layout &kv = args.kv;
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t dim = args.head_dim, shift = 31 - __clz(kv.page_tokens);
+    uint32_t value_dim = args.value_dim ? args.value_dim : dim;
+    const size_t to_value = kv.latent ? 0 : kv.plane_stride; /* bytes from a K to its V */
     const unsigned char *base =
         kv.base + (size_t)args.layer * 2 * kv.plane_stride + (size_t)kv_head * kv.head_stride;
     uint32_t block = row.first / 32;
     block += (warp - block) % WARPS;
     mask_params<Mask> params;
-    params.load(row.pages - RP_SLOT_PAGES);
+    params.load(row.slot);
     for (; block <= row.last / 32; block += WARPS) {
         uint32_t key = block * 32 + lane;
         bool is_seen = key >= row.first && key <= row.last;
@@ -171,7 +176,7 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
             if constexpr (is_quantized<Element>::value) {
                 const float *scale = (const float *)(run + kv.scales_at) + in_page;
                 product *= *scale;
-                value_scale = *(const float *)((const unsigned char *)scale + kv.plane_stride);
+                value_scale = *(const float *)((const unsigned char *)scale + to_value);
             }
             score = generic_score<Mask>(args, row, product, key, params);
         }
@@ -183,7 +188,7 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
         state.max = max;
         state.sum = __fmaf_rn(state.sum, scale, rp_warp_sum(weight));
 #pragma unroll
-        for (int j = 0; j < WORDS; j++)
+        for (uint32_t j = 0; j < generic_state<MOST>::words; j++)
             state.out[j] *= scale;
         if constexpr (is_quantized<Element>::value)
             weight *= value_scale;
@@ -194,21 +199,21 @@ static __device__ void attend(generic_state &state, const rp_attention_args &arg
             const Element *v =
                 (const Element *)((const unsigned char *)__shfl_sync(
                                       0xFFFFFFFFu, (unsigned long long)(uintptr_t)k, from) +
-                                  kv.plane_stride);
+                                  to_value);
 #pragma unroll
-            for (int j = 0; j < WORDS; j++)
-                if (lane + 32 * j < dim)
+            for (uint32_t j = 0; j < generic_state<MOST>::words; j++)
+                if (lane + 32 * j < value_dim)
                     state.out[j] = __fmaf_rn(w, (float)v[lane + 32 * j], state.out[j]);
         }
     }
 }
 
 /* Quantized values: 8-bit pages, else of f32 or bf16. */
-template <typename Mask, bool Quantized>
+template <typename Mask, bool Quantized, uint32_t MOST>
 static __device__ __forceinline__ void generic(const rp_attention_cuda_args &call) {
     rp_stamp stamp(call.stamp);
-    __shared__ __align__(16) float q[HEAD_DIM_MAX];
-    __shared__ float outs[WARPS][HEAD_DIM_MAX], maxima[WARPS], sums[WARPS];
+    __shared__ __align__(16) float q[MOST];
+    __shared__ float outs[WARPS][MOST], maxima[WARPS], sums[WARPS];
     const rp_attention_args &args = call.args;
     uint32_t head = blockIdx.x, token = blockIdx.y, dim = args.head_dim;
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -221,7 +226,7 @@ static __device__ __forceinline__ void generic(const rp_attention_cuda_args &cal
         q[d] = args.q[token * args.q_stride + (size_t)head * dim + d];
     __syncthreads();
     row.head = head;
-    generic_state state = {};
+    generic_state<MOST> state = {};
     state.max = -INFINITY;
     uint32_t kv_head = head / (args.heads / args.kv_heads);
     if (Quantized && args.kv.dtype == RP_DTYPE_INT8)
@@ -233,31 +238,33 @@ static __device__ __forceinline__ void generic(const rp_attention_cuda_args &cal
     else
         attend<__nv_bfloat16, Mask>(state, args, row, q, kv_head);
 #pragma unroll
-    for (int j = 0; j < WORDS; j++)
+    for (uint32_t j = 0; j < generic_state<MOST>::words; j++)
         outs[warp][lane + 32 * j] = state.out[j];
     if (lane == 0) {
         maxima[warp] = state.max;
         sums[warp] = state.sum;
     }
     __syncthreads();
-    float max = -INFINITY, total = 0.0f, scale[WARPS];
+    const float sink = args.sinks ? args.sinks[head] : -INFINITY;
+    float max = sink, total = 0.0f, scale[WARPS];
     for (int w = 0; w < WARPS; w++)
         max = fmaxf(max, maxima[w]);
+    if (sink != -INFINITY)
+        total = expf(sink - max);
     for (int w = 0; w < WARPS; w++) {
         scale[w] = maxima[w] == max ? 1.0f : expf(maxima[w] - max);
         total = __fmaf_rn(sums[w], scale[w], total);
     }
     const bool is_blind = Mask::is_program && total == 0.0f; /* a program's row may see nothing */
-    for (uint32_t d = threadIdx.x; d < dim; d += WARPS * 32) {
+    const uint32_t value_dim = args.value_dim ? args.value_dim : dim;
+    for (uint32_t d = threadIdx.x; d < value_dim; d += WARPS * 32) {
         float sum = 0.0f;
         for (int w = 0; w < WARPS; w++)
             sum = __fmaf_rn(outs[w][d], scale[w], sum);
-        rp_store(args.out, args.out_dtype, token * args.out_stride + (size_t)head * dim + d,
+        rp_store(args.out, args.out_dtype, token * args.out_stride + (size_t)head * value_dim + d,
                  is_blind ? 0.0f : sum / total);
     }
 }
 
 #undef WARPS
-#undef HEAD_DIM_MAX
-#undef WORDS
 #endif

@@ -23,7 +23,7 @@ bool rp_attention_prefill_cuda_supports(const rp_attention_cuda_config *config) 
     uint32_t bytes = rp_dtype_bytes(config->kv.dtype) == 1 ? shared_bytes_of<RP_DTYPE_INT8>(dim)
                                                            : shared_bytes_of<RP_DTYPE_BF16>(dim);
     return bytes <= config->limits.shared_bytes_block && config->kv.dtype != RP_DTYPE_F32 &&
-           config->heads / config->kv_heads <= ROWS &&
+           !config->kv.latent && config->heads / config->kv_heads <= ROWS &&
            (dim == 64 || dim == 96 || dim == 128 || dim == 256);
 }
 

@@ -240,7 +240,7 @@ template <typename Mask> struct block_walk {
             left = call.workspace.plans[call.mask_class].bounds[tile.index * 2 + 1];
             word = any = 0;
             for (int i = 0; i < Mask::param_count; i++)
-                params[i] = (int32_t)tile.pages[i + RP_SLOT_MASK_PARAMS - RP_SLOT_PAGES];
+                params[i] = (int32_t)tile.params[i];
         }
     }
     __device__ __forceinline__ bool has_more(const prefill_tile &tile) const {

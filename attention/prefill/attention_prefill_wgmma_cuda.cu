@@ -22,7 +22,8 @@ bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *co
     const uint32_t dim = config->head_dim;
     const bool is_quantized = rp_dtype_bytes(config->kv.dtype) == 1;
     return rp_cuda_has_hopper(&config->limits) && config->kv.dtype != RP_DTYPE_F32 &&
-           config->heads / config->kv_heads <= ROWS && config->kv.page_tokens >= 8 &&
+           !config->kv.latent && config->heads / config->kv_heads <= ROWS &&
+           config->kv.page_tokens >= 8 &&
            (dim == 64 || dim == 128 || (dim == 256 && !is_quantized));
 }
 

@@ -146,7 +146,7 @@ template <int D, typename Mask> struct block_walk {
             const rp_attention_cuda_plan_view &plan = call.workspace.plans[call.mask_class];
             words = (const uint2 *)plan.blocks + (size_t)tile.index * call.workspace.block_words;
             left = plan.bounds[tile.index * 2 + 1];
-            params.load(tile.pages - RP_SLOT_PAGES);
+            params.load(tile.params - RP_SLOT_MASK_PARAMS);
             any = base = 0;
             look(call);
         } else {
@@ -317,8 +317,7 @@ static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &
         work.tile = find_tile<Mask>(call, claim / call.args.kv_heads);
         work.kv_head = claim % call.args.kv_heads;
         for (int i = 0; i < Mask::param_count; i++)
-            shared->params[count % 2][i] =
-                (int32_t)work.tile.pages[i + RP_SLOT_MASK_PARAMS - RP_SLOT_PAGES];
+            shared->params[count % 2][i] = (int32_t)work.tile.params[i];
     }
     shared->tiles[count % 2] = work;
     barrier_arrive(at(&shared->tile_full[count % 2]));

@@ -169,7 +169,8 @@ store_wide(const float (&o)[D / 8][4], const softmax_state &state, const rp_atte
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         uint32_t row = lane / 4 + half * 8;
-        float inverse = inverse_of<Mask>(row_sum(state, half));
+        float inverse = inverse_of<Mask>(args, state.max[half], row_sum(state, half), kv_head,
+                                         first + row, group);
 #pragma unroll
         for (uint32_t n = 0; n < chunks; n++)
             asm volatile("st.shared.b32 [%0], %1;" ::"r"(q + n / 8 * (ROWS * 128) + row * 128 +

@@ -77,6 +77,10 @@ namespace program_text {
 }
 #undef tanhf
 #undef __fdiv_rn
+/* What the program calls head 0 of this GPU: a rank of a group has some of the heads. */
+#ifndef RP_MASK_FIRST_HEAD
+#define RP_MASK_FIRST_HEAD 0
+#endif
 
 struct program_mask {
     static constexpr bool is_program = true, is_capped = false, has_score = RP_MASK_HAS_SCORE != 0,
@@ -87,18 +91,21 @@ struct program_mask {
 
     static __device__ __forceinline__ bool sees(uint32_t q, uint32_t kv, uint32_t h,
                                                 const int32_t *params) {
-        return program_text::rp_mask_sees((int)q, (int)kv, (int)h, params) != 0;
+        return program_text::rp_mask_sees((int)q, (int)kv, RP_MASK_FIRST_HEAD + (int)h, params) !=
+               0;
     }
     static __device__ __forceinline__ float score(float score, uint32_t q, uint32_t kv, uint32_t h,
                                                   const int32_t *params) {
-        return program_text::rp_mask_score(score, (int)q, (int)kv, (int)h, params);
+        return program_text::rp_mask_score(score, (int)q, (int)kv, RP_MASK_FIRST_HEAD + (int)h,
+                                           params);
     }
     /* Class of queries [q, q + queries), keys [kv, kv_end) and heads [h, h + heads). */
     static __device__ __forceinline__ int classify(uint32_t q, uint32_t queries, uint32_t kv,
                                                    uint32_t kv_end, uint32_t h, uint32_t heads,
                                                    const int32_t *params) {
         return program_text::rp_mask_classify((int)q, (int)(q + queries), (int)kv, (int)kv_end,
-                                              (int)h, (int)(h + heads), params);
+                                              RP_MASK_FIRST_HEAD + (int)h,
+                                              RP_MASK_FIRST_HEAD + (int)(h + heads), params);
     }
     /* Whether some query of [q, q + queries) sees the key with some head of [h, h + heads). For a
      * causal mask or a window it suffices to test the ends. */

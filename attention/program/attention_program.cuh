@@ -58,6 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #include "attention/generic/attention_generic_kernel.cuh"
 extern "C" __global__ void __launch_bounds__(RP_GENERIC_THREADS)
     rp_program_generic(const __grid_constant__ rp_attention_cuda_args call) {
-    generic<program_mask, page_of<program_page>::is_quantized>(call);
+    generic<program_mask, page_of<program_page>::is_quantized,
+            RP_PROGRAM_DIM <= RP_GENERIC_HEAD_DIM ? RP_GENERIC_HEAD_DIM : RP_GENERIC_HEAD_DIM_MAX>(
+        call);
 }
 #endif

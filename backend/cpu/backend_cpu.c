@@ -73,7 +73,6 @@ static void cpu_info(struct rp_device *device, struct rp_device_info *out) {
              threads == 1 ? "" : "s", rp_cpu_isa_name(device->isa));
     out->memory_bytes = rp_cpu_memory_room();
     out->page_tokens = 16;
-    out->kv_groups = true;
     out->ranks = 1;
 }
 

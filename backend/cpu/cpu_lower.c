@@ -127,6 +127,7 @@ static int make_row_part(struct rp_cpu_lowering *low, const struct rp_op *op, rp
         struct rp_scale_args scale;
         struct rp_gather_args gather;
         struct rp_route_args route;
+        struct rp_glu_args glu;
     } *args = new_args(low, sizeof *args);
     if (!args)
         return out_of_memory(low);
@@ -211,7 +212,13 @@ static int make_row_part(struct rp_cpu_lowering *low, const struct rp_op *op, rp
                                              .groups = op->u.route.groups,
                                              .groups_used = op->u.route.groups_used,
                                              .group_best = op->u.route.group_best,
-                                             .factor = op->u.route.factor};
+                                             .factor = op->u.route.factor,
+                                             .scales = op->bias};
+        break;
+    case RP_OP_GLU:
+        *out_run = rp_glu_rows;
+        args->glu =
+            (struct rp_glu_args){in0, in1, out, op->out.cols, op->u.activation.fn, fast->gate};
         break;
     default:
         return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
@@ -451,11 +458,15 @@ static const char *refuse_add(const struct rp_fuse_input *input, const struct rp
     X(SOFT_CAP, "soft_cap", emit_cols)                                                             \
     X(SCALE, "scale", emit_rows)                                                                   \
     X(LAYER_NORM, "layer_norm", emit_rows)                                                         \
+    X(GLU, "glu", emit_rows)                                                                       \
     X(ROUTE, "route", emit_rows)                                                                   \
     X(EXPERT_ORDER, "expert_order", rp_cpu_emit_expert_order)                                      \
     X(EXPERT_GATE_UP, "expert_gate_up", rp_cpu_emit_expert_gemm)                                   \
     X(EXPERT_DOWN, "expert_down", rp_cpu_emit_expert_gemm)                                         \
     X(EXPERT_SUM, "expert_sum", rp_cpu_emit_expert_sum)                                            \
+    X(HEAD_LINEAR, "head_linear", rp_cpu_emit_head_linear)                                         \
+    X(CONV, "conv", rp_cpu_emit_conv)                                                              \
+    X(GATED_DELTA, "gated_delta", rp_cpu_emit_gated_delta)                                         \
     X(ALLGATHER, "allgather", emit_rows)                                                           \
     X(GROUP_NORM, "group_norm", emit_rows)                                                         \
     X(SAMPLE, "sample", emit_sample)

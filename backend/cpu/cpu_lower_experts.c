@@ -50,6 +50,7 @@ int rp_cpu_emit_expert_gemm(struct rp_cpu_lowering *low, const struct rp_fused_o
     if (!args)
         return status == RP_OK ? RP_STATUS_NO_MEMORY : status;
     *args = (struct rp_expert_matmul_args){.gemm = {.weight = op->weight,
+                                                    .bias = op->vector,
                                                     .in = in.data,
                                                     .out = out.data,
                                                     .in_stride = in.stride,

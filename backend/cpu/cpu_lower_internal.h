@@ -30,4 +30,14 @@ int rp_cpu_emit_expert_gemm(struct rp_cpu_lowering *low, const struct rp_fused_o
 int rp_cpu_emit_expert_sum(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                            struct rp_cpu_launch *launch);
 
+/* cpu_lower_heads.c */
+int rp_cpu_emit_head_linear(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
+                            struct rp_cpu_launch *launch);
+
+/* cpu_lower_recurrent.c */
+int rp_cpu_emit_conv(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
+                     struct rp_cpu_launch *launch);
+int rp_cpu_emit_gated_delta(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
+                            struct rp_cpu_launch *launch);
+
 #endif

@@ -53,6 +53,7 @@ static void read_limits(struct rp_device *device, const struct cudaDeviceProp *p
         .fast_numerics = config->fast_numerics,
     };
     device->nvtx = config->nvtx;
+    device->no_peers = config->no_peer_access;
 }
 
 /* cuBLASLt, for --numerics fast. Without it our own GEMMs are used. */
@@ -74,7 +75,10 @@ static void open_cublaslt(struct rp_device *device, const char *cache_dir) {
 static void cuda_close(struct rp_device *device) {
     if (!device)
         return;
+    rp_cuda_group_break(device); /* of a group that failed: a kernel may still wait for a peer */
+    rp_cuda_select(device);
     (void)cudaStreamSynchronize(device->stream);
+    rp_cuda_group_leave(device);
     rp_cublaslt_close(device->cublaslt);
     rp_cuda_mask_programs_close(device);
     rp_cuda_memory_close(device);
@@ -139,10 +143,12 @@ static void cuda_info(struct rp_device *device, struct rp_device_info *out) {
 }
 
 static int cuda_copy(struct rp_device *device, void *to, const void *from, size_t bytes) {
+    rp_cuda_select(device);
     return RP_CUDA_TRY(device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device->stream));
 }
 
 static int cuda_fill(struct rp_device *device, void *to, int byte, size_t bytes) {
+    rp_cuda_select(device);
     return RP_CUDA_TRY(device, cudaMemsetAsync(to, byte, bytes, device->stream));
 }
 
@@ -223,6 +229,7 @@ static int record(struct rp_device *device, struct rp_graph *graph) {
 static void cuda_graph_destroy(struct rp_device *device, struct rp_graph *graph) {
     if (!graph)
         return;
+    rp_cuda_select(device);
     if (graph->exec)
         (void)RP_CUDA_TRY(device, cudaGraphExecDestroy(graph->exec));
     rp_arena_deinit(&graph->memory);
@@ -236,6 +243,7 @@ static int cuda_capture(struct rp_device *device, const struct rp_program *progr
     struct rp_graph *graph = rp_calloc(1, sizeof *graph);
     if (!graph)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cuda: out of memory");
+    rp_cuda_select(device);
     snprintf(graph->name, sizeof graph->name, "%s, %s %u", begin == 0 ? "forward" : "sample",
              bucket->decode ? "decode" : "mixed", bucket->tokens);
     if (device->nvtx)
@@ -280,6 +288,7 @@ static int cuda_launch(struct rp_device *device, struct rp_graph *graph) {
         rp_cuda_profile_launch(device->profile, graph);
     if (RP_UNLIKELY(device->nvtx))
         rp_cuda_nvtx_push(graph->name);
+    rp_cuda_select(device);
     int status = graph->exec ? RP_CUDA_TRY(device, cudaGraphLaunch(graph->exec, device->stream))
                              : run_list(device, graph, false);
     if (RP_UNLIKELY(device->nvtx))
@@ -333,6 +342,8 @@ static int wait_step(struct rp_device *device, const struct rp_step_view *view, 
             return result_step(view, entry) == step ? RP_OK : RP_STATUS_NOT_FOUND;
         if (error != cudaErrorNotReady)
             return rp_cuda_check(device, error, "a step");
+        if (!rp_cuda_peers_work(device))
+            return RP_STATUS_DEVICE;
         if (deadline_ns == 0 || rp_clock_ns() >= deadline_ns)
             return RP_STATUS_NOT_FOUND;
     }
@@ -353,6 +364,8 @@ static int cuda_wait_idle(struct rp_device *device, uint64_t deadline_ns) {
         cudaError_t error = cudaStreamQuery(device->stream);
         if (error != cudaErrorNotReady)
             return rp_cuda_check(device, error, "a forward pass");
+        if (!rp_cuda_peers_work(device))
+            return RP_STATUS_DEVICE;
         if (rp_clock_ns() >= deadline_ns)
             return RP_STATUS_NOT_FOUND;
         for (int i = 0; i < LOOKS_PER_QUESTION; i++)
@@ -379,10 +392,12 @@ static const char *cuda_last_error(struct rp_device *device) {
 }
 
 static int cuda_inject_fault(struct rp_device *device, enum rp_device_fault fault) {
+    rp_cuda_select(device);
     return rp_cuda_check(device, (cudaError_t)rp_cuda_start_fault(fault, device->stream), "fault");
 }
 
 static int cuda_read(struct rp_device *device, const void *data, size_t bytes) {
+    rp_cuda_select(device);
     struct rp_read_cuda args = {data, bytes, device->limits.sm_count, NULL};
     return rp_cuda_check(device, (cudaError_t)rp_read_cuda_run(&args, device->stream), "read");
 }
@@ -403,6 +418,7 @@ __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_
         .launch = cuda_launch, .wait_step = cuda_wait_step, .wait_idle = cuda_wait_idle,
         .progress = cuda_progress, .last_replay_ns = cuda_last_replay_ns,
         .last_error = cuda_last_error, .inject_fault = cuda_inject_fault,
+        .join = rp_cuda_join, .reserve_exchange = rp_cuda_reserve_exchange,
         .describe = rp_cuda_describe, .read = cuda_read, .profiler = &rp_cuda_profiler,
         .counting = &rp_cuda_counting,
         /* clang-format on */

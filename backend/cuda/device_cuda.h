@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "device/cuda_launch.h"
 #include "device/device.h"
+#include "device/exchange_cuda.h"
 #include "quant/cublaslt/cublaslt_cuda.h"
 #include "quant/matrix.h"
 
@@ -65,6 +66,10 @@ enum rp_cuda_scratch_kind {
     RP_CUDA_SCRATCH_ATTENTION,
     RP_CUDA_SCRATCH_SAMPLE,
     RP_CUDA_SCRATCH_QUANTIZED, /* rows of 8-bit GEMMs */
+    RP_CUDA_SCRATCH_ORDERED,   /* rows in the order of a matrix's columns */
+    RP_CUDA_SCRATCH_WEIGHTS,   /* a matrix of blocks in bf16, for GEMMs of many rows */
+    RP_CUDA_SCRATCH_EXPERTS,
+    RP_CUDA_SCRATCH_EXPERT_ROWS, /* of their 8-bit GEMMs */
     RP_CUDA_SCRATCH_COUNT
 };
 
@@ -85,11 +90,14 @@ struct rp_device {
     char *cache_dir;               /* NULL: nothing is kept on disk */
     struct rp_nvrtc *nvrtc;        /* since the first mask program */
     struct rp_cuda_mask_program *mask_programs;
-    struct rp_cublaslt *cublaslt; /* --numerics fast, when the library was found */
-    char cublaslt_text[64];       /* its version, or why there is none; "" under invariant */
-    struct rp_step_view watched;  /* of the last capture: whose results tell of progress */
-    struct rp_profile *profile;   /* under way, or NULL */
-    uint64_t usual_wait_ns;       /* mean of the last waits for a step */
+    struct rp_cublaslt *cublaslt;      /* --numerics fast, when the library was found */
+    char cublaslt_text[64];            /* its version, or why there is none; "" under invariant */
+    struct rp_step_view watched;       /* of the last capture: whose results tell of progress */
+    struct rp_profile *profile;        /* under way, or NULL */
+    struct rp_cuda_group *group;       /* the ranks that this one exchanges data with, or NULL */
+    struct rp_cuda_exchange *exchange; /* the group as this rank's kernels see it, or NULL */
+    bool no_peers;                     /* of device.h's configuration: no_peer_access */
+    uint64_t usual_wait_ns;            /* mean of the last waits for a step */
     bool nvtx;
     char error[256];
     atomic_bool failed; /* error is written before */
@@ -109,6 +117,11 @@ struct rp_graph {
     uint32_t captured_nodes, captured_kernels;
     char name[48]; /* of NVTX ranges: "forward, decode 8" */
 };
+
+/* Before calls of the runtime: a thread has one GPU at a time, and serves all ranks of a group. */
+static inline void rp_cuda_select(const struct rp_device *device) {
+    (void)cudaSetDevice(device->ordinal);
+}
 
 /* RP_OK, RP_STATUS_NO_MEMORY or RP_STATUS_DEVICE; keeps the text of the first error. */
 int rp_cuda_check(struct rp_device *device, cudaError_t error, const char *what);
@@ -130,6 +143,9 @@ void *rp_cuda_constant(struct rp_device *device, const void *host, size_t bytes)
  * out. */
 unsigned char *rp_cuda_scratch(struct rp_device *device, enum rp_cuda_scratch_kind kind,
                                size_t bytes, uint64_t layout);
+/* Device memory for the matrix's bytes. */
+int rp_cuda_matrix_block(struct rp_device *device, const struct rp_matrix *matrix, void **out,
+                         struct rp_error *err);
 /* Matrices of 8 bits: their scales go to the GPU, too; one per tensor becomes one per output. */
 int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
                            struct rp_error *err);
@@ -140,6 +156,12 @@ void rp_cuda_matrix_release(struct rp_device *device, struct rp_matrix *matrix);
 /* --- host_memory_cuda.c: pinned, mapped, at one address for both. NULL: memory is out */
 void *rp_cuda_host_alloc(struct rp_device *device, size_t bytes);
 void rp_cuda_host_free(struct rp_device *device, void *ptr);
+
+/* --- blocks_cuda.c: matrix_prepare and matrix_random of BLOCKS */
+int rp_cuda_blocks_prepare(struct rp_device *device, struct rp_matrix *matrix,
+                           struct rp_error *err);
+int rp_cuda_blocks_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
+                          float scale, struct rp_error *err);
 
 /* --- upload_cuda.c */
 /* Copies pageable host memory to the GPU; done when it returns. RP_OK or RP_STATUS_DEVICE. Keeps
@@ -178,6 +200,16 @@ void rp_cuda_cupti_load_host(void *library);
 
 /* --- fusions_cuda.c: rp_backend.runs */
 bool rp_cuda_runs(enum rp_op_kind kind);
+
+/* --- exchange_cuda.c: rp_backend.join and reserve_exchange */
+int rp_cuda_join(struct rp_device *const *ranks, uint32_t count, struct rp_error *err);
+int rp_cuda_reserve_exchange(struct rp_device *const *ranks, uint32_t count, size_t bytes,
+                             struct rp_error *err);
+/* False when another rank has failed: then this one's kernels no longer wait for it. */
+bool rp_cuda_peers_work(struct rp_device *device);
+/* Ends the waits of all ranks' kernels, now and later; legal without a group. */
+void rp_cuda_group_break(struct rp_device *device);
+void rp_cuda_group_leave(struct rp_device *device);
 
 /* --- counters_cuda.c */
 extern const struct rp_device_counting rp_cuda_counting;

@@ -117,7 +117,8 @@ static const char *refuse_add_norm(const struct rp_fuse_input *input,
 }
 
 /* [norm of q, norm of k,] rope of both, kv_write: columns of one f32 tensor, q then k then v. The
- * kernel stores q alone: k and v are in the pages. */
+ * kernel stores q alone: k and v are in the pages. What lies before q (an output gate) is read by
+ * others, so that it must not be left in partial sums. */
 static const char *refuse_qkv_post(const struct rp_fuse_input *input,
                                    const struct rp_fused_op *fused) {
     const struct lowering *low = lowering_of(input);
@@ -126,19 +127,25 @@ static const char *refuse_qkv_post(const struct rp_fuse_input *input,
     uint32_t norms = fused->op_count - 2;
     if ((norms != 0 && norms != 2) || rope->kind != RP_OP_ROPE || write->kind != RP_OP_KV_WRITE)
         return "it is not rope and kv_write, with the norms of q and k or without norms";
+    if (write->in_count != 2)
+        return "pages of latents have no v";
     uint32_t head_dim = write->u.kv_write.head_dim, kv_cols = write->in[0].cols;
-    uint32_t q_cols = rope->out.cols - kv_cols;
-    const struct rp_view kv = {rope->out.tensor, q_cols, 2 * kv_cols};
+    uint32_t q_cols = rope->out.cols - kv_cols, q_col = rope->out.col, k_col = q_col + q_cols;
+    if (q_col && fused->partials_from != RP_FUSED_NONE)
+        return "the columns before q are read, too";
+    if (head_dim > RP_QKV_POST_HEAD_DIM_MAX)
+        return "the kernel has no heads of so many columns";
+    const struct rp_view kv = {rope->out.tensor, k_col, 2 * kv_cols};
     if (write->in[0].tensor != rope->out.tensor || write->in[1].tensor != rope->out.tensor ||
         low->program->tensors[rope->out.tensor].dtype != RP_DTYPE_F32 ||
-        rope->u.rope.head_dim != head_dim || rope->out.col != 0 || rope->out.cols <= kv_cols ||
-        write->in[0].col != q_cols || write->in[1].col != q_cols + kv_cols)
+        rope->u.rope.head_dim != head_dim || rope->out.cols <= kv_cols ||
+        write->in[0].col != k_col || write->in[1].col != k_col + kv_cols)
         return "q, k and v are not columns of one f32 tensor";
     for (uint32_t i = 0; i < norms; i++) {
         const struct rp_op *norm = member_of(low, fused, i);
         if (norm->kind != RP_OP_NORM || norm->u.norm.group != head_dim ||
             !rp_same_view(&norm->in[0], &norm->out) || norm->out.tensor != rope->out.tensor ||
-            norm->out.col != (i ? q_cols : 0) || norm->out.cols != (i ? kv_cols : q_cols) ||
+            norm->out.col != (i ? k_col : q_col) || norm->out.cols != (i ? kv_cols : q_cols) ||
             norm->u.norm.eps != member_of(low, fused, 0)->u.norm.eps)
             return "the norms are not those of q and k";
     }
@@ -147,14 +154,55 @@ static const char *refuse_qkv_post(const struct rp_fuse_input *input,
                : NULL;
 }
 
-/* -- the table -------------------------------------------------------------------------------- */
-
-/* In place, and the group is this device alone: the sum is there. */
-static int emit_allreduce(struct lowering *low, const struct rp_fused_op *fused) {
-    (void)low;
-    (void)fused;
-    return RP_OK;
+static const char *refuse_latent_post(const struct rp_fuse_input *input,
+                                      const struct rp_fused_op *fused) {
+    struct rp_latent_post_ops unused;
+    return rp_lower_latent_post_ops(lowering_of(input), fused, &unused);
 }
+
+/* -- experts ---------------------------------------------------------------------------------- */
+
+static const char *refuse_route_order(const struct rp_fuse_input *input,
+                                      const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    if (fused->op_count != 2 || member_of(low, fused, 0)->kind != RP_OP_ROUTE)
+        return "it is not a route and the order of its choices";
+    return low->bucket.tokens <= RP_ROUTE_ORDER_ROWS ? NULL : "one block routes too many rows";
+}
+
+/* -- between the ranks of a group ------------------------------------------------------------- */
+
+static const char *refuse_allreduce(const struct rp_fuse_input *input,
+                                    const struct rp_fused_op *fused) {
+    (void)fused;
+    return lowering_of(input)->device->exchange ? NULL : "the device belongs to no group of ranks";
+}
+
+/* Without a group there is no kernel that could add up partial sums. */
+static const char *refuse_partials_alone(const struct rp_fuse_input *input,
+                                         const struct rp_fused_op *fused) {
+    return fused->partials_from == RP_FUSED_NONE ? NULL : refuse_allreduce(input, fused);
+}
+
+static bool takes_vectors(const struct lowering *low, const struct rp_view *view) {
+    return view->col % 4 == 0 && low->program->tensors[view->tensor].cols % 4 == 0;
+}
+
+static const char *refuse_allreduce_norm(const struct rp_fuse_input *input,
+                                         const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_op *add = member_of(low, fused, 1), *norm = last_of(low, fused);
+    const char *alone = refuse_allreduce(input, fused);
+    if (alone)
+        return alone;
+    return is_whole(norm) && norm->in[0].cols <= RP_EXCHANGE_NORM_COLS_MAX &&
+                   norm->in[0].cols % 4 == 0 && takes_vectors(low, &add->out) &&
+                   takes_vectors(low, &add->in[1]) && takes_vectors(low, &norm->out)
+               ? NULL
+               : "it is not a norm of whole rows of at most 8,192 columns, a multiple of 4";
+}
+
+/* -- the table -------------------------------------------------------------------------------- */
 
 /* One line for each operator: its unfused row of the table, its flags, and the function that emits
  * it. */
@@ -167,12 +215,23 @@ static int emit_allreduce(struct lowering *low, const struct rp_fused_op *fused)
     X(KV_WRITE, "kv_write", 0, rp_lower_kv_write)                                                  \
     X(ATTENTION, "attention", 0, rp_lower_attention)                                               \
     X(ACTIVATION, "activation", RP_FUSION_QUANTIZES | RP_FUSION_PARTIALS_IN, rp_lower_activation)  \
+    X(GLU, "glu", 0, rp_lower_glu)                                                                 \
     X(ADD, "add", 0, rp_lower_add)                                                                 \
     X(GATHER_ROWS, "gather_rows", 0, rp_lower_gather)                                              \
-    X(ALLREDUCE, "allreduce", 0, emit_allreduce)                                                   \
+    X(ALLREDUCE, "allreduce", RP_FUSION_PARTIALS_IN, rp_lower_exchange)                            \
+    X(ALLGATHER, "allgather", 0, rp_lower_exchange)                                                \
+    X(GROUP_NORM, "group_norm", 0, rp_lower_exchange)                                              \
     X(SOFT_CAP, "soft_cap", 0, rp_lower_soft_cap)                                                  \
     X(SCALE, "scale", 0, rp_lower_scale)                                                           \
     X(LAYER_NORM, "layer_norm", 0, rp_lower_layer_norm)                                            \
+    X(ROUTE, "route", RP_FUSION_PARTIALS_IN, rp_lower_route)                                       \
+    X(EXPERT_ORDER, "expert_order", 0, rp_lower_expert_order)                                      \
+    X(EXPERT_GATE_UP, "expert_gate_up", 0, rp_lower_expert_gemm)                                   \
+    X(EXPERT_DOWN, "expert_down", 0, rp_lower_expert_gemm)                                         \
+    X(EXPERT_SUM, "expert_sum", 0, rp_lower_expert_sum)                                            \
+    X(HEAD_LINEAR, "head_linear", 0, rp_lower_head_linear)                                         \
+    X(CONV, "conv", 0, rp_lower_conv)                                                              \
+    X(GATED_DELTA, "gated_delta", 0, rp_lower_gated_delta)                                         \
     X(SAMPLE, "sample", 0, rp_lower_sample)
 
 enum fusion {
@@ -185,6 +244,11 @@ enum fusion {
     ADD_GATHER_NORM,
     ADD_NORM,
     GATHER_NORM,
+    ROUTE_ORDER,
+    EXPERT_SUM_ADD,
+    ALLREDUCE_NORM,
+    ALLREDUCE_ADD,
+    LATENT_POST,
 #define X(op, text, bits, emit) op,
     ONE_STEP_MAP(X)
 #undef X
@@ -238,14 +302,46 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
                      .flags = RP_FUSION_QUANTIZES,
                      .step_count = 2,
                      .steps = {{RP_OP_GATHER_ROWS, 0}, {RP_OP_NORM, 0}}},
+    [ROUTE_ORDER] = {.name = "route_order",
+                     .form = RP_FUSION_ROWS,
+                     .flags = RP_FUSION_SERIAL | RP_FUSION_PARTIALS_IN,
+                     .step_count = 2,
+                     .steps = {{RP_OP_ROUTE, 0}, {RP_OP_EXPERT_ORDER, 0}},
+                     .refuses = refuse_route_order},
+    [EXPERT_SUM_ADD] = {.name = "expert_sum_add",
+                        .flags = RP_FUSION_RESIDUAL,
+                        .step_count = 2,
+                        .steps = {{RP_OP_EXPERT_SUM, 0}, {RP_OP_ADD, 1}}},
+    [ALLREDUCE_NORM] = {.name = "allreduce_norm",
+                        .flags = RP_FUSION_RESIDUAL | RP_FUSION_STORES | RP_FUSION_QUANTIZES |
+                                 RP_FUSION_PARTIALS_IN,
+                        .step_count = 3,
+                        .steps = {{RP_OP_ALLREDUCE, 0}, {RP_OP_ADD, 1}, {RP_OP_NORM, 0}},
+                        .refuses = refuse_allreduce_norm},
+    [ALLREDUCE_ADD] = {.name = "allreduce_add",
+                       .flags = RP_FUSION_RESIDUAL | RP_FUSION_PARTIALS_IN,
+                       .step_count = 2,
+                       .steps = {{RP_OP_ALLREDUCE, 0}, {RP_OP_ADD, 1}},
+                       .refuses = refuse_allreduce},
+    [LATENT_POST] = {.name = "latent_post",
+                     .form = RP_FUSION_ROWS,
+                     .step_count = 4,
+                     .steps =
+                         {{RP_OP_NORM, 0}, {RP_OP_ROPE, 0}, {RP_OP_KV_WRITE, 0}, {RP_OP_SCALE, 0}},
+                     .refuses = refuse_latent_post},
 #define X(op, text, bits, emit)                                                                    \
-    [op] = {.name = text, .flags = (bits), .step_count = 1, .steps = {{RP_OP_##op, 0}}},
+    [op] = {.name = text,                                                                          \
+            .flags = (bits),                                                                       \
+            .step_count = 1,                                                                       \
+            .steps = {{RP_OP_##op, 0}},                                                            \
+            .refuses = RP_OP_##op == RP_OP_ALLREDUCE ? refuse_partials_alone : NULL},
     ONE_STEP_MAP(X)
 #undef X
 };
 
 static int (*const emitters[FUSION_COUNT])(struct lowering *, const struct rp_fused_op *) = {
     [QKV_POST] = rp_lower_qkv_post,
+    [LATENT_POST] = rp_lower_latent_post,
     [NORM_LINEAR_GATED] = rp_lower_matmul,
     [NORM_LINEAR] = rp_lower_matmul,
     [LINEAR_GATED] = rp_lower_matmul,
@@ -254,6 +350,10 @@ static int (*const emitters[FUSION_COUNT])(struct lowering *, const struct rp_fu
     [ADD_GATHER_NORM] = rp_lower_add_norm,
     [ADD_NORM] = rp_lower_add_norm,
     [GATHER_NORM] = rp_lower_norm,
+    [ROUTE_ORDER] = rp_lower_route_order,
+    [EXPERT_SUM_ADD] = rp_lower_expert_sum,
+    [ALLREDUCE_NORM] = rp_lower_allreduce_norm,
+    [ALLREDUCE_ADD] = rp_lower_exchange,
 #define X(op, text, bits, emit) [op] = emit,
     ONE_STEP_MAP(X)
 #undef X

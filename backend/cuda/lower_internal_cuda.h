@@ -1,16 +1,31 @@
 /* lower_internal_cuda.h - a lowering in progress, and what its files share: lower_cuda.c attention
  * and the ends of a step; fusions_cuda.c the table of fusions and its conditions;
- * lower_matmul_cuda.c GEMMs; lower_small_cuda.c the small operators. */
+ * lower_matmul_cuda.c GEMMs; lower_experts_cuda.c experts; lower_recurrent_cuda.c
+ * operators with recurrent state; lower_small_cuda.c the small operators. */
 #ifndef RP_BACKEND_LOWER_INTERNAL_CUDA_H
 #define RP_BACKEND_LOWER_INTERNAL_CUDA_H
 
 #include "attention/attention_cuda.h"
+#include "attention/latent/latent_post_cuda.h"
 #include "backend/cuda/device_cuda.h"
 #include "backend/lowering.h"
+#include "device/exchange_cuda.h"
 #include "device/ops_cuda.h"
+#include "quant/experts/matmul_experts_cuda.h"
+#include "quant/heads/matmul_heads_cuda.h"
 #include "quant/matmul_cuda.h"
 
 #include <string.h>
+
+/* Different sizes of heads in one network. */
+#define RP_LOWER_ATTENTION_MAX 4
+/* Scratch memory of experts' operators, the same for all layers; NULL: there are none. */
+struct rp_lower_experts {
+    struct rp_expert_stats *totals;
+    struct rp_expert_tile *tiles;
+    unsigned char *quantized; /* rows of W8A8 GEMMs */
+    float *quantized_scales;
+};
 
 struct lowering {
     struct rp_device *device;
@@ -19,7 +34,8 @@ struct lowering {
     const struct rp_bindings *bindings;
     struct rp_bucket bucket;
     uint64_t layout; /* of scratch: the same for all buckets of one graph set */
-    struct rp_attention_cuda_config attention;
+    struct rp_attention_cuda_config attention[RP_LOWER_ATTENTION_MAX];
+    uint32_t attention_count;
     struct rp_fused fused;
     /* For each fused operator: the partial sums that the operator in partials_to adds up. */
     struct rp_cuda_partials *partials;
@@ -28,6 +44,9 @@ struct lowering {
      * NULL: no GEMM needs quantized rows. */
     unsigned char *quantized;
     float *quantized_scales;
+    /* Rows with the columns of act-order, likewise. NULL: no matrix has an order. */
+    void *ordered;
+    struct rp_lower_experts experts;
     bool explain; /* rp_lower_options */
     struct rp_error *err;
 };
@@ -121,13 +140,22 @@ int rp_lower_emit(struct lowering *low, const struct rp_fused_op *fused);
 /* --- lower_cuda.c: one emit function for each row of the table */
 int rp_lower_step_begin(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_qkv_post(struct lowering *low, const struct rp_fused_op *fused);
+/* The members of a fusion between the GEMMs and attention over latents; NULL: there is none. */
+struct rp_latent_post_ops {
+    const struct rp_op *norm, *k_rope, *write; /* all or none */
+    const struct rp_op *q_rope, *rounded;
+};
+/* NULL, or why the operators are no such fusion. */
+const char *rp_lower_latent_post_ops(const struct lowering *low, const struct rp_fused_op *fused,
+                                     struct rp_latent_post_ops *out);
+int rp_lower_latent_post(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_kv_write(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_attention(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_sample(struct lowering *low, const struct rp_fused_op *fused);
 
 /* --- lower_matmul_cuda.c */
-/* Room for the quantized rows of any GEMM, where one needs them. */
-int rp_lower_quantize_open(struct lowering *low);
+/* Room for the quantized and the ordered rows of any GEMM, where one needs them. */
+int rp_lower_rows_open(struct lowering *low);
 struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low, const struct rp_op *linear);
 /* Describes the GEMM of a fused operator, on quantized rows or on its rows as they are, without
  * what has to be allocated or uploaded. */
@@ -141,6 +169,19 @@ int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *f
                          bool quantized, struct rp_arena *memory, struct rp_cuda_launch *launch,
                          struct rp_cuda_partials *partials);
 int rp_lower_matmul(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_head_linear(struct lowering *low, const struct rp_fused_op *fused);
+
+/* --- lower_experts_cuda.c */
+int rp_lower_experts_open(struct lowering *low);
+int rp_lower_route(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_expert_order(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_route_order(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_expert_sum(struct lowering *low, const struct rp_fused_op *fused); /* with ADD too */
+
+/* --- lower_recurrent_cuda.c */
+int rp_lower_conv(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_gated_delta(struct lowering *low, const struct rp_fused_op *fused);
 
 /* --- lower_small_cuda.c */
 int rp_lower_embed(struct lowering *low, const struct rp_fused_op *fused);
@@ -148,10 +189,13 @@ int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused); /* gat
 int rp_lower_add_norm(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_rope(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_glu(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_add(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_gather(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_soft_cap(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_scale(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_layer_norm(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_exchange(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_allreduce_norm(struct lowering *low, const struct rp_fused_op *fused);
 
 #endif

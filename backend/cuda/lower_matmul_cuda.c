@@ -4,6 +4,7 @@
  * decided: its kernel quantizes them, those of a fused norm too; the operator before it stored them
  * quantized; or a launch of their own does it. */
 #include "backend/cuda/lower_internal_cuda.h"
+#include "quant/tiles/matmul_tiles_cuda.h"
 
 /* --numerics fast: from so many rows on cuBLASLt is faster than our bf16 kernels
  * (bench/results). */
@@ -20,13 +21,32 @@ bool rp_lower_is_w8a8(const struct rp_op *linear) {
 
 static uint32_t quantized_stride(uint32_t cols) { return (uint32_t)RP_ALIGN_UP(cols, 16u); }
 
-int rp_lower_quantize_open(struct lowering *low) {
+/* The order of columns of a matrix, the same for all of its parts; NULL: none. */
+static const uint32_t *order_of(const struct rp_op *linear) {
+    return linear->kind == RP_OP_LINEAR && linear->weight->dtype == RP_DTYPE_BLOCKS
+               ? linear->weight->parts[0].columns
+               : NULL;
+}
+
+static uint32_t ordered_stride(uint32_t cols) { return (uint32_t)RP_ALIGN_UP(cols, 8u); }
+
+int rp_lower_rows_open(struct lowering *low) {
     const struct rp_step_config *step = &low->bindings->step.config;
     size_t rows = RP_MAX(step->token_capacity, step->logit_row_capacity);
-    uint32_t widest = 0;
-    for (uint32_t i = 0; i < low->program->op_count; i++)
-        if (rp_lower_is_w8a8(op_at(low, i)))
-            widest = RP_MAX(widest, op_at(low, i)->weight->cols);
+    uint32_t widest = 0, widest_ordered = 0;
+    for (uint32_t i = 0; i < low->program->op_count; i++) {
+        const struct rp_op *op = op_at(low, i);
+        if (rp_lower_is_w8a8(op))
+            widest = RP_MAX(widest, op->weight->cols);
+        if (order_of(op))
+            widest_ordered = RP_MAX(widest_ordered, ordered_stride(op->weight->cols));
+    }
+    if (widest_ordered) {
+        low->ordered =
+            scratch_of(low, RP_CUDA_SCRATCH_ORDERED, rows * widest_ordered * sizeof(uint16_t));
+        if (!low->ordered)
+            return out_of_memory(low, "rows in the order of columns");
+    }
     if (widest == 0)
         return RP_OK;
     size_t quantized_bytes = RP_ALIGN_UP(rows * quantized_stride(widest), (size_t)256);
@@ -68,6 +88,10 @@ struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
                                     .accumulate = last->kind == RP_OP_ADD};
     if (matmul.gated)
         matmul.fn = last->u.activation.fn;
+    if (order_of(op)) {
+        matmul.in = low->ordered;
+        matmul.in_stride = ordered_stride(op->weight->cols);
+    }
     if (first->kind == RP_OP_NORM) {
         struct rp_values rows = values_of(low, &first->in[0]);
         matmul.norm = (struct rp_matmul_norm){.in = rows.data,
@@ -81,7 +105,18 @@ struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
 
 bool rp_lower_uses_library(const struct lowering *low, const struct rp_matmul_cuda *matmul) {
     return low->device->cublaslt && rp_dtype_bytes(matmul->weight->dtype) != 1 &&
-           matmul->rows.max_rows >= CUBLASLT_ROWS;
+           matmul->weight->dtype != RP_DTYPE_BLOCKS && matmul->rows.max_rows >= CUBLASLT_ROWS;
+}
+
+/* The largest of all matrices of blocks by rows of this kind: one buffer serves them. */
+static size_t most_weight_scratch(const struct lowering *low, uint32_t rows) {
+    size_t most = 0;
+    for (uint32_t i = 0; i < low->program->op_count; i++) {
+        const struct rp_op *op = op_at(low, i);
+        if (op->kind == RP_OP_LINEAR && op->rows == rows && op->weight->dtype == RP_DTYPE_BLOCKS)
+            most = RP_MAX(most, (size_t)op->weight->rows * op->weight->cols * sizeof(uint16_t));
+    }
+    return most;
 }
 
 int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused,
@@ -97,6 +132,13 @@ int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *f
     matmul.workspace = scratch_of(low, RP_CUDA_SCRATCH_MATMUL, matmul.workspace_bytes);
     if (!matmul.workspace)
         return out_of_memory(low, "the matmuls' workspace");
+    size_t weight_bytes = rp_matmul_cuda_weight_scratch(&matmul);
+    if (weight_bytes)
+        weight_bytes = most_weight_scratch(low, op->rows);
+    if (weight_bytes)
+        matmul.weight_scratch = scratch_of(low, RP_CUDA_SCRATCH_WEIGHTS, weight_bytes);
+    if (weight_bytes && !matmul.weight_scratch)
+        return out_of_memory(low, "decoded weights");
     int status = rp_lowering_check_input(low->program, op, low->err);
     if (status == RP_OK)
         status = constant_of(low, op->vector, op->weight->rows, &matmul.bias);
@@ -129,15 +171,68 @@ static int quantize_rows(struct lowering *low, const struct rp_fused_op *fused) 
     return status;
 }
 
+static int order_rows(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = linear_of(low, fused);
+    struct rp_values in = values_of(low, &op->in[0]);
+    struct rp_tiles_order_cuda args = {
+        .rows = rows_of(low, op),
+        .in = in.data,
+        .in_stride = in.stride,
+        .columns = rp_cuda_constant(low->device, order_of(op), op->weight->cols * sizeof(uint32_t)),
+        .cols = op->weight->cols,
+        .out = low->ordered,
+        .out_stride = ordered_stride(op->weight->cols)};
+    if (!args.columns)
+        return out_of_memory(low, "an order of columns");
+    int status = ADD_LAUNCH(low, fused, "order_columns", rp_tiles_order_cuda_run, args);
+    if (status == RP_OK)
+        low->graph->nodes[low->graph->node_count - 1].info.prepares = true;
+    return status;
+}
+
 int rp_lower_matmul(struct lowering *low, const struct rp_fused_op *fused) {
     struct rp_cuda_partials *partials = &low->partials[fused - low->fused.ops];
     struct rp_cuda_launch launch;
     int status = fused->input_quantized && fused->quantized_from == RP_FUSED_NONE
                      ? quantize_rows(low, fused)
                      : RP_OK;
+    if (order_of(linear_of(low, fused)))
+        status = order_rows(low, fused);
     if (status == RP_OK)
         status = rp_lower_plan_matmul(low, fused, fused->input_quantized, &low->graph->memory,
                                       &launch, partials);
     RP_ASSERT(status != RP_OK || (partials->count != 0) == (fused->partials_to != RP_FUSED_NONE));
     return status == RP_OK ? append(low, fused, &launch) : status;
+}
+
+/* A GEMM of each head with a matrix of its own. */
+int rp_lower_head_linear(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    const uint32_t heads = op->u.head_linear.heads;
+    struct rp_values in = values_of(low, &op->in[0]);
+    struct rp_matmul_heads_cuda args = {.rows = rows_of(low, op),
+                                        .weight = op->weight->data,
+                                        .in = in.data,
+                                        .in_stride = in.stride,
+                                        .out = values_of(low, &op->out),
+                                        .dtype = op->weight->dtype,
+                                        .heads = heads,
+                                        .n = op->weight->rows / heads,
+                                        .k = op->weight->cols,
+                                        .in_step = op->u.head_linear.in_step,
+                                        .out_step = op->u.head_linear.out_step,
+                                        .copied = op->u.head_linear.copied,
+                                        .copied_step = op->u.head_linear.copied_step};
+    int status = rp_lowering_check_input(low->program, op, low->err);
+    if (args.dtype != RP_DTYPE_F32 && args.dtype != RP_DTYPE_BF16)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED, "%s: %s matrices of heads", op->name,
+                            rp_dtype_name(args.dtype));
+    if (status != RP_OK)
+        return status;
+    if (args.copied) {
+        struct rp_values copy = values_of(low, &op->in[1]);
+        args.copy = copy.data;
+        args.copy_stride = copy.stride;
+    }
+    return ADD_LAUNCH(low, fused, "head_linear", rp_matmul_heads_cuda_run, args);
 }

@@ -1,9 +1,20 @@
-/* lower_small_cuda.c - embed, norm, layer_norm, rope, activation, add, scale, gather, soft_cap, and
- * their fusions. */
+/* lower_small_cuda.c - embed, norm, layer_norm, rope, activation, glu, add, scale, gather,
+ * soft_cap, exchanges between ranks, and their fusions. */
 #include "backend/cuda/lower_internal_cuda.h"
+#include "quant/tiles/matmul_tiles_cuda.h"
 
 int rp_lower_embed(struct lowering *low, const struct rp_fused_op *fused) {
     const struct rp_op *op = member_of(low, fused, 0);
+    if (op->weight->dtype == RP_DTYPE_BLOCKS) {
+        struct rp_tiles_embed_cuda args = {.rows = rows_of(low, op),
+                                           .table = op->weight->data,
+                                           .format = rp_tile_format_of(op->weight->parts[0].type),
+                                           .vocab = op->weight->rows,
+                                           .hidden = op->weight->cols,
+                                           .scale = op->u.embed.scale,
+                                           .out = values_of(low, &op->out)};
+        return ADD_LAUNCH(low, fused, "embed_tiles", rp_tiles_embed_cuda_run, args);
+    }
     struct rp_embed_cuda args = {.rows = rows_of(low, op),
                                  .table = op->weight->data,
                                  .scales = op->weight->scales,
@@ -11,7 +22,9 @@ int rp_lower_embed(struct lowering *low, const struct rp_fused_op *fused) {
                                  .vocab = op->weight->rows,
                                  .hidden = op->weight->cols,
                                  .scale = op->u.embed.scale,
-                                 .out = values_of(low, &op->out)};
+                                 .out = values_of(low, &op->out),
+                                 .first_id = op->u.embed.first_id,
+                                 .is_shard = low->program->ranks > 1};
     return ADD_LAUNCH(low, fused, "embed", rp_embed_cuda_run, args);
 }
 
@@ -74,6 +87,17 @@ int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused) {
                       rp_activation_cuda_run, args);
 }
 
+int rp_lower_glu(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    struct rp_glu_cuda args = {.rows = rows_of(low, op),
+                               .gate = values_of(low, &op->in[0]),
+                               .up = values_of(low, &op->in[1]),
+                               .out = values_of(low, &op->out),
+                               .cols = op->out.cols,
+                               .fn = op->u.activation.fn};
+    return ADD_LAUNCH(low, fused, "glu", rp_glu_cuda_run, args);
+}
+
 int rp_lower_add(struct lowering *low, const struct rp_fused_op *fused) {
     const struct rp_op *op = member_of(low, fused, 0);
     struct rp_add_cuda args = {rows_of(low, op), values_of(low, &op->in[0]),
@@ -125,23 +149,96 @@ int rp_lower_gather(struct lowering *low, const struct rp_fused_op *fused) {
     return ADD_LAUNCH(low, fused, "gather_rows", rp_gather_cuda_run, args);
 }
 
+static int describe_add_norm(const struct lowering *low, const struct rp_fused_op *fused,
+                             const struct rp_op *add, struct rp_add_norm_cuda *out) {
+    const struct rp_op *norm = last_of(low, fused);
+    *out = (struct rp_add_norm_cuda){.rows = rows_of(low, norm),
+                                     .residual = values_of(low, &add->out),
+                                     .term = values_of(low, &add->in[1]),
+                                     .out = values_of(low, &norm->out),
+                                     .partials = partials_of(low, fused),
+                                     .cols = norm->in[0].cols,
+                                     .eps = norm->u.norm.eps,
+                                     .weight_offset = norm->u.norm.weight_offset,
+                                     .behind_product = fused->after_matmul};
+    out->quantized = quantized_output(low, fused, &out->out);
+    return constant_of(low, norm->vector, out->cols, &out->weight);
+}
+
 /* Adds to the residual, then norms it; after the last layer the norm's rows are gathered. */
 int rp_lower_add_norm(struct lowering *low, const struct rp_fused_op *fused) {
-    const struct rp_op *add = member_of(low, fused, 0), *norm = last_of(low, fused);
-    struct rp_add_norm_cuda args = {.rows = rows_of(low, norm),
-                                    .residual = values_of(low, &add->out),
-                                    .term = values_of(low, &add->in[1]),
-                                    .out = values_of(low, &norm->out),
-                                    .partials = partials_of(low, fused),
-                                    .cols = norm->in[0].cols,
-                                    .eps = norm->u.norm.eps,
-                                    .weight_offset = norm->u.norm.weight_offset,
-                                    .behind_product = fused->after_matmul,
-                                    .gather = fused->op_count == 3};
-    args.quantized = quantized_output(low, fused, &args.out);
-    int status = constant_of(low, norm->vector, args.cols, &args.weight);
+    struct rp_add_norm_cuda args;
+    int status = describe_add_norm(low, fused, member_of(low, fused, 0), &args);
+    args.gather = fused->op_count == 3;
     if (status != RP_OK)
         return status;
     return ADD_LAUNCH(low, fused, args.quantized.data ? "add_norm_quantize" : "add_norm",
                       rp_add_norm_cuda_run, args);
+}
+
+/* -- between the ranks of a group ------------------------------------------------------------- */
+
+static struct rp_cuda_exchange exchange_of(const struct lowering *low, const struct rp_op *op) {
+    struct rp_cuda_exchange exchange = *low->device->exchange;
+    bool sums = op->kind == RP_OP_ALLREDUCE;
+    exchange.payload = sums ? op->u.exchange.payload : RP_DTYPE_F32;
+    if (exchange.library.gather) {
+        exchange.way = RP_EXCHANGE_LIBRARY;
+        exchange.library.bytes = rp_op_exchange_bytes(low->program, op, &low->bucket);
+        exchange.bytes = 0;
+        for (uint32_t rank = 0; rank < exchange.ranks; rank++)
+            exchange.blocks[rank] =
+                low->device->exchange->blocks[exchange.rank] + rank * exchange.library.bytes;
+    } else if (sums) {
+        rp_exchange_choose(&exchange, rp_program_rows(low->program, &low->bucket, op->rows),
+                           op->in[0].cols);
+    } else {
+        exchange.way = RP_EXCHANGE_ONE_SHOT;
+    }
+    return exchange;
+}
+
+/* ALLREDUCE, alone or with the ADD that reads it, ALLGATHER, GROUP_NORM. */
+int rp_lower_exchange(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0), *last = last_of(low, fused);
+    if (!low->device->exchange && op->kind == RP_OP_ALLREDUCE)
+        return RP_OK; /* in place, and the group is this device alone: the sum is there */
+    if (!low->device->exchange)
+        return rp_error_set(low->err, RP_STATUS_UNSUPPORTED,
+                            "%s: the device belongs to no group of ranks", op->name);
+    struct rp_exchange_cuda args = {.rows = rows_of(low, op),
+                                    .exchange = exchange_of(low, op),
+                                    .kind = RP_EXCHANGE_GATHER,
+                                    .in = values_of(low, &op->in[0]),
+                                    .out = values_of(low, &last->out),
+                                    .partials = partials_of(low, fused),
+                                    .cols = op->in[0].cols};
+    if (op->kind == RP_OP_ALLREDUCE)
+        args.kind = last->kind == RP_OP_ADD ? RP_EXCHANGE_ADD : RP_EXCHANGE_REDUCE;
+    if (op->kind == RP_OP_GROUP_NORM) {
+        args.kind = RP_EXCHANGE_NORM;
+        args.eps = op->u.group_norm.eps;
+        args.norm_cols = op->u.group_norm.cols;
+        int status = constant_of(low, op->vector, args.cols, &args.weight);
+        if (status != RP_OK)
+            return status;
+    }
+    static const char *const names[] = {"allreduce", "allreduce_add", "allgather", "group_norm"};
+    return ADD_LAUNCH(low, fused, names[args.kind], rp_exchange_cuda_run, args);
+}
+
+int rp_lower_allreduce_norm(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    struct rp_exchange_norm_cuda args = {.exchange = exchange_of(low, op)};
+    int status = describe_add_norm(low, fused, member_of(low, fused, 1), &args.norm);
+    if (status != RP_OK)
+        return status;
+    /* The residual and the number of exchanges are complete when a GEMM begins, and nothing has
+     * changed them since where the GEMM is the operator before. */
+    uint32_t at = fused->ops[0];
+    args.norm.behind_product = args.norm.behind_product && fused->ops[2] == at + 2 && at > 0 &&
+                               op_at(low, at - 1)->kind == RP_OP_LINEAR;
+    return ADD_LAUNCH(low, fused,
+                      args.norm.quantized.data ? "allreduce_norm_quantize" : "allreduce_norm",
+                      rp_exchange_norm_cuda_run, args);
 }

@@ -13,6 +13,7 @@ struct rp_cuda_mask_program {
     char *text;
     uint32_t heads, kv_heads, head_dim, page_tokens;
     enum rp_dtype dtype;
+    bool latent;
 };
 
 static bool is_same(const struct rp_cuda_mask_program *program,
@@ -20,7 +21,7 @@ static bool is_same(const struct rp_cuda_mask_program *program,
     return program->heads == config->heads && program->kv_heads == config->kv_heads &&
            program->head_dim == config->head_dim &&
            program->page_tokens == config->kv.page_tokens && program->dtype == config->kv.dtype &&
-           strcmp(program->text, text) == 0;
+           program->latent == config->kv.latent && strcmp(program->text, text) == 0;
 }
 
 static int make(struct rp_device *device, const struct rp_attention_cuda_config *config, char *text,
@@ -44,6 +45,7 @@ static int make(struct rp_device *device, const struct rp_attention_cuda_config 
     program->head_dim = config->head_dim;
     program->page_tokens = config->kv.page_tokens;
     program->dtype = config->kv.dtype;
+    program->latent = config->kv.latent;
     program->next = device->mask_programs;
     device->mask_programs = program;
     *out = program;
@@ -51,7 +53,7 @@ static int make(struct rp_device *device, const struct rp_attention_cuda_config 
 }
 
 static int find_or_make(struct rp_device *device, const struct rp_attention_cuda_config *config,
-                        const struct rp_mask *mask, const char *op,
+                        const struct rp_mask *mask, uint32_t first_head, const char *op,
                         const struct rp_attention_program **out, struct rp_error *err) {
     struct rp_buffer text;
     *out = NULL;
@@ -59,6 +61,8 @@ static int find_or_make(struct rp_device *device, const struct rp_attention_cuda
         return rp_error_set(err, RP_STATUS_INVALID,
                             "%s: its mask program must be that of its layer alone", op);
     rp_buffer_init(&text, 0);
+    if (first_head)
+        rp_buffer_printf(&text, "#define RP_MASK_FIRST_HEAD %u\n", first_head);
     rp_mask_source(mask, &text);
     rp_buffer_append(&text, "", 1);
     if (text.failed) {
@@ -96,7 +100,8 @@ int rp_cuda_mask_class(struct rp_device *device, struct rp_attention_cuda_config
     config->windows[class] = mask ? 0 : op->u.attention.window;
     config->masks[class] = mask;
     config->window_count++;
-    return mask ? find_or_make(device, config, mask, op->name, &config->programs[class], err)
+    return mask ? find_or_make(device, config, mask, op->u.attention.first_head, op->name,
+                               &config->programs[class], err)
                 : RP_OK;
 }
 

@@ -57,6 +57,7 @@ int rp_cuda_memory_open(struct rp_device *device, struct rp_error *err) {
 
 void *rp_cuda_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind kind) {
     void *data = NULL;
+    rp_cuda_select(device);
     bytes = RP_MAX(bytes, (size_t)1);
     if (kind != RP_MEMORY_DEVICE)
         return rp_cuda_host_alloc(device, bytes);
@@ -77,6 +78,7 @@ void *rp_cuda_alloc(struct rp_device *device, size_t bytes, enum rp_memory_kind 
 void rp_cuda_free(struct rp_device *device, void *ptr, enum rp_memory_kind kind) {
     if (!ptr)
         return;
+    rp_cuda_select(device);
     if (kind != RP_MEMORY_DEVICE) {
         rp_cuda_host_free(device, ptr);
         return;
@@ -104,6 +106,7 @@ static struct rp_cuda_range *find_range(struct rp_device *device, const void *ba
 void *rp_cuda_reserve(struct rp_device *device, size_t bytes) {
     struct rp_cuda_range *range = find_range(device, NULL);
     CUdeviceptr at = 0;
+    rp_cuda_select(device);
     rp_cuda_upload_end(device); /* ranges are made when the weights are there */
     bytes = RP_ALIGN_UP(RP_MAX(bytes, (size_t)1), device->granule);
     if (!range || device->driver.address_reserve(&at, bytes, 0, 0, 0) != CUDA_SUCCESS)
@@ -117,6 +120,7 @@ void *rp_cuda_reserve(struct rp_device *device, size_t bytes) {
 int rp_cuda_commit(struct rp_device *device, void *base, size_t bytes) {
     struct rp_cuda_range *range = find_range(device, base);
     struct rp_cuda_driver *driver = &device->driver;
+    rp_cuda_select(device);
     bytes = RP_ALIGN_UP(bytes, device->granule);
     if (!range || bytes > range->reserved)
         return RP_STATUS_RANGE;
@@ -154,6 +158,7 @@ void rp_cuda_release(struct rp_device *device, void *base) {
     struct rp_cuda_range *range = base ? find_range(device, base) : NULL;
     if (!range)
         return;
+    rp_cuda_select(device);
     size_t offset = 0;
     for (uint32_t i = 0; i < range->piece_count; i++) {
         device->driver.unmap((CUdeviceptr)(range->base + offset), range->pieces[i].bytes);
@@ -167,6 +172,7 @@ void rp_cuda_release(struct rp_device *device, void *base) {
 
 void rp_cuda_memory(struct rp_device *device, struct rp_device_memory *out) {
     size_t free_bytes = 0, total_bytes = 0;
+    rp_cuda_select(device);
     (void)RP_CUDA_TRY(device, cudaMemGetInfo(&free_bytes, &total_bytes));
     *out = (struct rp_device_memory){.total_bytes = total_bytes,
                                      .free_bytes = free_bytes,
@@ -204,7 +210,8 @@ unsigned char *rp_cuda_scratch(struct rp_device *device, enum rp_cuda_scratch_ki
             return s->data;
     struct rp_cuda_scratch *made = rp_alloc(sizeof *made);
     unsigned char *data = made ? rp_cuda_alloc(device, bytes, RP_MEMORY_DEVICE) : NULL;
-    if (!data || RP_CUDA_TRY(device, cudaMemset(data, 0, RP_MAX(bytes, (size_t)1)))) {
+    if (!data ||
+        RP_CUDA_TRY(device, cudaMemsetAsync(data, 0, RP_MAX(bytes, (size_t)1), device->stream))) {
         rp_free(made);
         return NULL;
     }
@@ -213,8 +220,8 @@ unsigned char *rp_cuda_scratch(struct rp_device *device, enum rp_cuda_scratch_ki
     return data;
 }
 
-static int matrix_block(struct rp_device *device, const struct rp_matrix *matrix, void **out,
-                        struct rp_error *err) {
+int rp_cuda_matrix_block(struct rp_device *device, const struct rp_matrix *matrix, void **out,
+                         struct rp_error *err) {
     size_t bytes = rp_matrix_bytes(matrix);
     *out = bytes ? rp_cuda_alloc(device, bytes, RP_MEMORY_DEVICE) : NULL;
     if (*out)
@@ -283,11 +290,10 @@ int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
     if (matrix->layout != RP_LAYOUT_ROW_MAJOR)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED, "cuda: the matrix is packed already");
     if (matrix->dtype == RP_DTYPE_BLOCKS)
-        return rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                            "cuda: no GEMM takes blocks, GGUF's or of 4-bit weights");
+        return rp_cuda_blocks_prepare(device, matrix, err);
     int status = is_8_bits ? check_8_bits(matrix, err) : RP_OK;
     if (status == RP_OK)
-        status = matrix_block(device, matrix, &data, err);
+        status = rp_cuda_matrix_block(device, matrix, &data, err);
     if (status != RP_OK)
         return status;
     status = rp_cuda_upload(device, data, matrix->data, rp_matrix_bytes(matrix));
@@ -315,10 +321,12 @@ int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, ui
     void *data;
     float *scales = NULL;
     bool is_8_bits = rp_dtype_bytes(matrix->dtype) == 1;
+    if (matrix->dtype == RP_DTYPE_BLOCKS)
+        return rp_cuda_blocks_random(device, matrix, seed, scale, err);
     if (is_8_bits && matrix->scale_kind != RP_SCALE_CHANNEL)
         return rp_error_set(err, RP_STATUS_UNSUPPORTED,
                             "cuda: random 8-bit weights have a scale per output channel");
-    int status = matrix_block(device, matrix, &data, err);
+    int status = rp_cuda_matrix_block(device, matrix, &data, err);
     if (status != RP_OK)
         return status;
     size_t count = (size_t)matrix->rows * matrix->cols;

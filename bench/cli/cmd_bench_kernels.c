@@ -27,8 +27,9 @@ static const struct rp_flag kernels_flags[] = {
      "model shape whose operators are run (an unknown name lists the known ones)"},
     {"dtype", RP_FLAG_CHOICE, AT(dtype), "bfloat16|float32", 0, 0, "bfloat16",
      "type of weights and KV pages"},
-    {"quantization", RP_FLAG_CHOICE, AT(quantization), "none|int8|fp8|int8-w8a16|fp8-w8a16", 0, 0,
-     "none", "GEMM weights in 8 bits; the error of the outputs is printed as well"},
+    {"quantization", RP_FLAG_CHOICE, AT(quantization),
+     "none|int8|fp8|int8-w8a16|fp8-w8a16|int4|nvfp4|mxfp4", 0, 0, "none",
+     "GEMM weights in 8 or 4 bits; of 8, the error of the outputs is printed as well"},
     {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},
     {"rows", RP_FLAG_TEXT, AT(rows), "N,N,...", 0, 0, "1,8,32,128,2048",
      "decode rows; above 256: one prompt of that many tokens"},
@@ -170,10 +171,11 @@ int rp_cmd_bench_kernels(int argc, char **argv) {
     if (status == RP_OK)
         status = rp_flag_list("contexts", options.contexts, 1, 1048576, contexts, LIST_MAX,
                               &config.context_count, &err);
-    bool with_error = config.scheme != RP_QUANT_NONE;
-    if (status == RP_OK && with_error && config.dtype == RP_DTYPE_F32)
-        status = rp_error_set(&err, RP_STATUS_INVALID,
-                              "--quantization: 8-bit weights require --dtype bfloat16");
+    bool quantized = config.scheme != RP_QUANT_NONE;
+    bool with_error = quantized && !rp_quant_scheme_has_blocks(config.scheme);
+    if (status == RP_OK && quantized && config.dtype == RP_DTYPE_F32)
+        status =
+            rp_error_set(&err, RP_STATUS_INVALID, "--quantization: it requires --dtype bfloat16");
     if (status != RP_OK)
         return rp_fail(RP_EXIT_USAGE, &err);
     status = rp_backend_select((enum rp_device_choice)options.device, &device, &selection, &err);

@@ -18,7 +18,8 @@ enum rp_dtype rp_bench_kv_dtype(uint32_t choice, enum rp_dtype dtype) {
 struct rp_bench_target rp_bench_options_target(const struct rp_bench_options *options) {
     enum rp_dtype dtype = options->dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16;
     return (struct rp_bench_target){
-        .device = {.threads = options->threads,
+        .device = {.ranks = options->tensor_parallel_size,
+                   .threads = options->threads,
                    .short_steps_here = true,
                    .fast_numerics = options->numerics == 1,
                    .no_dependent_launch = options->no_dependent_launch,

@@ -14,7 +14,7 @@ struct rp_bench_options {
     const char *shape, *model;
     uint32_t quantization;
     bool quantize_head;
-    uint32_t dtype, kv_cache_dtype, device, numerics, threads;
+    uint32_t dtype, kv_cache_dtype, device, numerics, threads, tensor_parallel_size;
     uint32_t run_ahead; /* not in RP_BENCH_FLAGS: only an engine has it */
     bool enforce_eager, disable_fusion, no_dependent_launch, json;
 };
@@ -33,8 +33,8 @@ struct rp_bench_options {
             0, "auto",                                                                             \
             "type of K and V in pages; auto: as --dtype; fp8, int8: a scale per token and head"),  \
         RP_FLAG_ROW("quantization", CHOICE, base, rp_bench_options, quantization,                  \
-                    "none|int8|fp8|int8-w8a16|fp8-w8a16", 0, 0, "none",                            \
-                    "layer weights in 8 bits; w8a16: activations stay bf16"),                      \
+                    "none|int8|fp8|int8-w8a16|fp8-w8a16|int4|nvfp4|mxfp4", 0, 0, "none",           \
+                    "layer weights in 8 or 4 bits; w8a16, 4 bits: activations stay bf16"),         \
         RP_FLAG_ROW("quantization-head", SWITCH, base, rp_bench_options, quantize_head, NULL, 0,   \
                     0, NULL,                                                                       \
                     "with --quantization: also the head; if it is tied, also the embedding"),      \
@@ -44,6 +44,8 @@ struct rp_bench_options {
                     "invariant", "fast: kernels whose results may depend on the batch"),           \
         RP_FLAG_ROW("threads", UINT, base, rp_bench_options, threads, "N", 0, 1024, "0",           \
                     "CPU workers; 0: one per core"),                                               \
+        RP_FLAG_ROW("tensor-parallel-size", UINT, base, rp_bench_options, tensor_parallel_size,    \
+                    "N", 1, 8, "1", "ranks that share the model: GPUs, or parts of the workers"),  \
         RP_FLAG_ROW("enforce-eager", SWITCH, base, rp_bench_options, enforce_eager, NULL, 0, 0,    \
                     NULL, "no replay"),                                                            \
         RP_FLAG_ROW("disable-fusion", SWITCH, base, rp_bench_options, disable_fusion, NULL, 0, 0,  \

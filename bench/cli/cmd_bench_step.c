@@ -47,8 +47,8 @@ static const struct rp_flag step_flags[] = {
 
 static const struct rp_flag prefill_flags[] = {
     STEP_FLAGS,
-    {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0, 0, "2048",
-     "tokens of the prompt, in one step"},
+    {"batch", RP_FLAG_TEXT, AT(batches), "N,N,...", 0, 0, "1", "prompts in the step"},
+    {"context", RP_FLAG_TEXT, AT(contexts), "N,N,...", 0, 0, "2048", "tokens of each prompt"},
 };
 
 static const struct rp_command_spec step_spec = {
@@ -65,7 +65,7 @@ static const struct rp_command_spec prefill_spec = {
     .name = "bench prefill",
     .positionals = "",
     .summary =
-        "Time of prefill in one step without engine and scheduler, and its share of the rate of\n"
+        "Time of prefill in one step, without engine and scheduler, and its share of the rate of\n"
         "the largest GEMM, measured in the same run.",
     .flags = prefill_flags,
     .flag_count = RP_ARRAY_COUNT(prefill_flags),
@@ -107,13 +107,14 @@ static void print_steps(const struct rp_bench_step_result *result) {
 }
 
 static void print_prompts(const struct rp_bench_step_result *result) {
-    printf("%7s %9s %9s %10s %8s %8s %6s %9s %8s %10s %13s\n", "prompt", "ms", "ms p99", "tokens/s",
-           "TFLOP/s", "GEMM", "share", "device ms", "host us", "capture ms", "settled after");
+    printf("%5s %7s %9s %9s %10s %8s %8s %6s %9s %8s %10s %13s\n", "batch", "prompt", "ms",
+           "ms p99", "tokens/s", "TFLOP/s", "GEMM", "share", "device ms", "host us", "capture ms",
+           "settled after");
     for (uint32_t i = 0; i < result->case_count; i++) {
         const struct rp_bench_step *c = &result->cases[i];
         char text[16];
-        printf("%7u %9.3f %9.3f %10.1f %8.2f %8.2f %5.1f%% %9.3f %8.1f %10.1f %13s\n", c->context,
-               c->ms_p50, c->ms_p99, c->tokens_per_second, flop_rate(c) * 1e-12,
+        printf("%5u %7u %9.3f %9.3f %10.1f %8.2f %8.2f %5.1f%% %9.3f %8.1f %10.1f %13s\n", c->batch,
+               c->context, c->ms_p50, c->ms_p99, c->tokens_per_second, flop_rate(c) * 1e-12,
                c->gemm_flops * 1e-12, 100 * share(flop_rate(c), c->gemm_flops), c->device_ms_p50,
                c->host_us_p50, c->capture_ms, settled_text(c, text));
     }
@@ -262,7 +263,7 @@ static int run_bench(const struct rp_bench_options *options, struct rp_bench_tar
 static int bench(const struct rp_command_spec *spec, bool prompt, int argc, char **argv) {
     const char *positionals[RP_POSITIONALS_MAX];
     struct step_options options = {.steps = 0};
-    uint32_t batches[RP_BENCH_LIST_MAX] = {1}, contexts[RP_BENCH_LIST_MAX];
+    uint32_t batches[RP_BENCH_LIST_MAX], contexts[RP_BENCH_LIST_MAX];
     struct rp_error err = {0};
     int status = rp_flags_parse(spec, argc, argv, &options, positionals, &err);
     if (status != RP_OK)
@@ -276,7 +277,6 @@ static int bench(const struct rp_command_spec *spec, bool prompt, int argc, char
                                           .quantization = target.quantization,
                                           .prompt = prompt,
                                           .batches = batches,
-                                          .batch_count = 1,
                                           .contexts = contexts,
                                           .max_model_len = options.max_model_len,
                                           .steps = options.steps,
@@ -287,7 +287,7 @@ static int bench(const struct rp_command_spec *spec, bool prompt, int argc, char
                                           .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
     status = rp_flag_list("context", options.contexts, 1, 1048576, contexts, RP_BENCH_LIST_MAX,
                           &config.context_count, &err);
-    if (status == RP_OK && !prompt)
+    if (status == RP_OK)
         status = rp_flag_list("batch", options.batches, 1, 1048576, batches, RP_BENCH_LIST_MAX,
                               &config.batch_count, &err);
     if (status != RP_OK)

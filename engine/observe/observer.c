@@ -211,6 +211,18 @@ void rp_engine_count_allocations(struct rp_engine *engine) {
     rp_counter_add(&engine->metrics.allocations, memory.allocation_count - counted);
 }
 
+/* Only models with recurrent state have these. */
+static void update_snapshots(struct rp_engine_metrics *metrics,
+                             const struct rp_sched_stats *stats) {
+    rp_gauge_set(&metrics->snapshots_kept, stats->snapshots_kept);
+    rp_counter_add(&metrics->snapshots_saved,
+                   stats->snapshots_saved - rp_counter_read(&metrics->snapshots_saved));
+    rp_counter_add(&metrics->snapshot_hits,
+                   stats->snapshot_hits - rp_counter_read(&metrics->snapshot_hits));
+    rp_counter_add(&metrics->snapshot_evictions,
+                   stats->snapshot_evictions - rp_counter_read(&metrics->snapshot_evictions));
+}
+
 void rp_engine_update_gauges(struct rp_engine *engine) {
     struct rp_engine_metrics *metrics = &engine->metrics;
     struct rp_observer *observer = &engine->observer;
@@ -238,6 +250,8 @@ void rp_engine_update_gauges(struct rp_engine *engine) {
                    stats.prefix_query_tokens - observer->seen_query_tokens);
     rp_counter_add(&metrics->prefix_hit_tokens,
                    stats.prefix_hit_tokens - observer->seen_hit_tokens);
+    if (rp_gauge_read(&metrics->snapshots_capacity))
+        update_snapshots(metrics, &stats);
     observer->seen_query_tokens = stats.prefix_query_tokens;
     observer->seen_hit_tokens = stats.prefix_hit_tokens;
 }

@@ -171,6 +171,22 @@ static float output(const struct rp_matmul_args *args, const struct row_layout *
     return total;
 }
 
+/* Outputs [begin, end) of a row, or of their gates, to row `to`. x: the row, prepared. */
+static void scalar_blocks_row(const struct rp_matmul_args *args, const struct row_layout *layout,
+                              size_t row, const unsigned char *x, size_t to, size_t begin,
+                              size_t end) {
+    size_t half = args->weight->rows / 2;
+    for (size_t n = begin; n < end; n++) {
+        float value = output(args, layout, row, x, n);
+        if (args->gated) {
+            float up = output(args, layout, row, x, half + n);
+            rp_matmul_finish_gated(args, RP_ISA_SCALAR, to, n, half, 1, &value, &up);
+        } else {
+            rp_matmul_finish(args, to, n, 1, &value);
+        }
+    }
+}
+
 static void matmul_blocks_scalar(const struct rp_matmul_args *args, uint32_t m,
                                  const struct rp_cpu_worker *worker) {
     size_t outputs = args->gated ? args->weight->rows / 2 : args->weight->rows, begin, end;
@@ -180,15 +196,7 @@ static void matmul_blocks_scalar(const struct rp_matmul_args *args, uint32_t m,
     for (size_t row = 0; row < m && begin < end; row++) {
         if (layout.bytes)
             ready_row(args, &layout, row, x);
-        for (size_t n = begin; n < end; n++) {
-            float value = output(args, &layout, row, x, n);
-            if (args->gated) {
-                float up = output(args, &layout, row, x, outputs + n);
-                rp_matmul_finish_gated(args, RP_ISA_SCALAR, row, n, outputs, 1, &value, &up);
-            } else {
-                rp_matmul_finish(args, row, n, 1, &value);
-            }
-        }
+        scalar_blocks_row(args, &layout, row, x, row, begin, end);
     }
 }
 
@@ -200,8 +208,9 @@ struct product {
     const struct rp_matmul_args *args;
     const struct rp_kernel_blocks *kernel;
     struct row_layout layout;
-    unsigned char *rows; /* prepared rows of the block */
-    size_t ready;        /* the prepared block of rows; SIZE_MAX: none */
+    unsigned char *rows;     /* prepared rows of the block */
+    size_t ready;            /* the prepared block of rows; SIZE_MAX: none */
+    const int32_t *out_rows; /* rp_expert_out_row */
 };
 
 /* Buffers of one chunk of a panel. */
@@ -356,12 +365,14 @@ static void run_item(const struct product *product, size_t row, size_t rows, siz
         struct panel up = panel_at(product, index + half);
         run_panel(product, &up, row, rows, totals[1]);
     }
-    for (size_t r = 0; r < rows; r++)
+    for (size_t r = 0; r < rows; r++) {
+        size_t to = rp_expert_out_row(product->out_rows, row + r);
         if (half)
-            rp_matmul_finish_gated(args, product->kernel->isa, row + r, panel.n, half * PANEL,
-                                   PANEL, &totals[0][r * PANEL], &totals[1][r * PANEL]);
+            rp_matmul_finish_gated(args, product->kernel->isa, to, panel.n, half * PANEL, PANEL,
+                                   &totals[0][r * PANEL], &totals[1][r * PANEL]);
         else
-            rp_matmul_finish(args, row + r, panel.n, panel.count, &totals[0][r * PANEL]);
+            rp_matmul_finish(args, to, panel.n, panel.count, &totals[0][r * PANEL]);
+    }
 }
 
 static void run(const struct rp_matmul_args *args, uint32_t m, const struct rp_cpu_worker *worker,
@@ -407,6 +418,38 @@ DEFINE_KERNEL(AVX2)
 DEFINE_KERNEL(AVX512)
 
 #endif
+
+/* --- experts ------------------------------------------------------------------------------- */
+
+void rp_expert_prepare_blocks(const struct rp_expert_block *block, size_t row, uint32_t at) {
+    struct row_layout layout = layout_of(&block->weight);
+    ready_row(&block->args, &layout, row, block->scratch + at * layout.bytes);
+}
+
+void rp_expert_run_blocks(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t panel,
+                          size_t panels) {
+    struct row_layout layout = layout_of(&block->weight);
+#if RP_MATMUL_HAS_SIMD
+    if (isa != RP_ISA_SCALAR && block->weight.layout == RP_LAYOUT_PANEL_16) {
+        size_t half = block->args.gated ? block->weight.rows / PANEL / 2 : 0;
+        struct product product = {
+            .args = &block->args,
+            .kernel = rp_kernel_blocks_select(isa == RP_ISA_AVX2 ? RP_ISA_AVX2 : RP_ISA_AVX512),
+            .layout = layout,
+            .rows = block->scratch,
+            .out_rows = block->out_rows};
+        for (size_t at = panel; at < panel + panels; at++)
+            run_item(&product, 0, block->rows, at, half);
+        return;
+    }
+#else
+    (void)isa;
+#endif
+    for (size_t r = 0; r < block->rows; r++)
+        scalar_blocks_row(&block->args, &layout, r, block->scratch + r * layout.bytes,
+                          rp_expert_out_row(block->out_rows, r), panel * PANEL,
+                          (panel + panels) * PANEL);
+}
 
 rp_matmul_fn rp_matmul_select_blocks(enum rp_cpu_isa isa, const struct rp_matrix *weight) {
 #if RP_MATMUL_HAS_SIMD

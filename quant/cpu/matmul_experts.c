@@ -16,13 +16,19 @@
 
 static bool is_8(const struct rp_matrix *w) { return rp_dtype_bytes(w->dtype) == 1; }
 
+static bool is_blocks(const struct rp_matrix *w) { return w->dtype == RP_DTYPE_BLOCKS; }
+
+/* Its kernels read rows that they prepare themselves. */
+static bool is_prepared(const struct rp_matrix *w) { return is_8(w) || is_blocks(w); }
+
 static size_t row_bytes_of(const struct rp_matrix *w) {
     return RP_ALIGN_UP((size_t)w->cols * rp_dtype_bytes(w->dtype), RP_CACHE_LINE);
 }
 
 size_t rp_expert_matmul_scratch_bytes(const struct rp_matrix *weight, uint32_t tokens) {
     uint32_t rows = RP_MIN(RP_MAX(tokens, 1u), RP_EXPERT_ROWS);
-    return is_8(weight) ? rp_matmul_scratch_bytes(weight, rows) : rows * row_bytes_of(weight);
+    return is_prepared(weight) ? rp_matmul_scratch_bytes(weight, rows)
+                               : rows * row_bytes_of(weight);
 }
 
 /* The blocks of rows of all experts, in order; a cursor, since items rise. */
@@ -48,14 +54,14 @@ static void seek(struct cursor *cursor, const int32_t *offsets, size_t block) {
     }
 }
 
-/* Rows of the block to scratch: gathered, or as 8-bit kernels want them. */
+/* Rows of the block to scratch: gathered, or as the kernels want them. */
 static void prepare_rows(const struct rp_expert_matmul_args *args, struct rp_expert_block *block,
                          const int32_t *choices, size_t position) {
     const struct rp_matrix *w = &block->weight;
     size_t size = rp_dtype_bytes(w->dtype), stride = args->gemm.in_stride * size;
     size_t row_bytes = row_bytes_of(w);
     const unsigned char *in = args->gemm.in;
-    if (!is_8(w) && args->in_divisor == 0) {
+    if (!is_prepared(w) && args->in_divisor == 0) {
         block->args.in = in + position * stride;
         rp_tsan_reads(block->args.in, block->rows * stride);
         return;
@@ -64,10 +70,12 @@ static void prepare_rows(const struct rp_expert_matmul_args *args, struct rp_exp
         size_t row = args->in_divisor ? (uint32_t)choices[i] / args->in_divisor : position + i;
         if (is_8(w))
             rp_expert_prepare_8(args->isa, block, row, i);
+        else if (is_blocks(w))
+            rp_expert_prepare_blocks(block, row, i);
         else
             memcpy(block->scratch + i * row_bytes, in + row * stride, w->cols * size);
     }
-    if (!is_8(w)) {
+    if (!is_prepared(w)) {
         block->args.in = block->scratch;
         block->args.in_stride = row_bytes / size;
     }
@@ -83,6 +91,8 @@ static void make_block(const struct rp_expert_matmul_args *args, const struct cu
     block->weight = rp_matrix_slice(args->gemm.weight, cursor->expert * each, each);
     block->args = args->gemm;
     block->args.weight = &block->weight;
+    if (args->gemm.bias)
+        block->args.bias = args->gemm.bias + (size_t)cursor->expert * each;
     block->rows = RP_MIN(rows_of(offsets, cursor->expert) - (uint32_t)skipped, RP_EXPERT_ROWS);
     block->out_rows = args->by_choice ? choices + position : NULL;
     if (!args->by_choice)
@@ -95,6 +105,10 @@ static void run_block(enum rp_cpu_isa isa, const struct rp_expert_block *block, 
                       size_t panels) {
     if (is_8(&block->weight)) {
         rp_expert_run_8(isa, block, panel, panels);
+        return;
+    }
+    if (is_blocks(&block->weight)) {
+        rp_expert_run_blocks(isa, block, panel, panels);
         return;
     }
 #if RP_MATMUL_HAS_SIMD
@@ -112,7 +126,8 @@ void rp_expert_matmul(const struct rp_expert_matmul_args *args,
     uint32_t each = w->rows / args->experts;
     size_t panels = each / PANEL / (args->gemm.gated ? 2 : 1), blocks = 0, begin, end;
     RP_ASSERT(each * args->experts == w->rows && each % PANEL == 0);
-    RP_ASSERT(!args->gemm.bias && !args->gemm.accumulate);
+    RP_ASSERT(!args->gemm.accumulate);
+    RP_ASSERT(!is_blocks(w) || (w->part_count == 1 && w->input != RP_INPUT_PLAIN));
     for (uint32_t e = 0; e < args->experts; e++)
         blocks += blocks_of(args->order, e);
     if (blocks == 0)

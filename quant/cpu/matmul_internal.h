@@ -36,7 +36,7 @@ struct rp_expert_block {
     struct rp_matmul_args args; /* with this weight; in: the block's first row, or scratch */
     uint32_t rows;              /* 1 to RP_EXPERT_ROWS */
     const int32_t *out_rows;    /* (rows) rows of out; NULL: 0, 1, .. */
-    unsigned char *scratch;     /* 8 bits: the prepared rows */
+    unsigned char *scratch;     /* 8 bits and blocks: the prepared rows */
 };
 
 static inline size_t rp_expert_out_row(const int32_t *out_rows, size_t row) {
@@ -51,6 +51,9 @@ void rp_expert_run_8(enum rp_cpu_isa isa, const struct rp_expert_block *block, s
 /* Row `row` of args->in becomes prepared row `at` of the block. */
 void rp_expert_prepare_8(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t row,
                          uint32_t at);
+void rp_expert_run_blocks(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t panel,
+                          size_t panels);
+void rp_expert_prepare_blocks(const struct rp_expert_block *block, size_t row, uint32_t at);
 #if RP_MATMUL_HAS_SIMD
 void rp_expert_run_simd(enum rp_cpu_isa isa, const struct rp_expert_block *block, size_t panel,
                         size_t panels);

@@ -102,13 +102,9 @@ static bool choose_rows(const struct rp_matmul_cuda *op, uint32_t segments,
     return best != UINT32_MAX;
 }
 
-static uint32_t segment_of(const struct rp_matmul_cuda *op) {
-    return rp_matmul_cuda_segment(op->weight->rows, rp_matmul_cuda_units(op->weight), op->gate_up);
-}
-
 bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op) {
     const struct rp_matrix *w = op->weight;
-    bool one = segment_of(op) >= rp_matmul_cuda_units(w);
+    bool one = rp_matmul_cuda_segment_of(op) >= rp_matmul_cuda_units(w);
     bool stores = op->gated ? one && op->out.dtype == RP_DTYPE_BF16 && w->rows % 16 == 0
                             : op->out.dtype == RP_DTYPE_F32 && w->rows % 8 == 0 &&
                                   (one ? !op->bias : op->partials_wanted);
@@ -119,7 +115,7 @@ bool rp_matmul_mid_takes(const struct rp_matmul_cuda *op) {
 int rp_matmul_mid_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                        struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                        struct rp_error *err) {
-    uint32_t segment = segment_of(op);
+    uint32_t segment = rp_matmul_cuda_segment_of(op);
     uint32_t segments = RP_CEIL_DIV(rp_matmul_cuda_units(op->weight), segment);
     struct rp_matmul_mid_tile tile = {
         .tokens = op->rows.max_rows <= 128 ? 128 : 256,

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "device/quantize_row.h"
 #include "quant/rounding/cholesky.h"
+#include "quant/rounding/fp4.h"
 
 #include <math.h>
 #include <string.h>
@@ -167,8 +168,11 @@ struct rounding {
 static void round_weight(const struct rp_gptq_matrix *matrix, size_t at, double wanted,
                          double scale) {
     float code = (float)(wanted / scale);
-    float least = matrix->four_bits ? -8.0f : -127.0f, most = matrix->four_bits ? 7.0f : 127.0f;
-    if (matrix->dtype == RP_DTYPE_INT8)
+    bool int4 = matrix->grid == RP_GPTQ_INT4;
+    float least = int4 ? -8.0f : -127.0f, most = int4 ? 7.0f : 127.0f;
+    if (matrix->grid == RP_GPTQ_E2M1)
+        ((int8_t *)matrix->quantized)[at] = (int8_t)rp_fp4_round_doubled(code);
+    else if (matrix->dtype == RP_DTYPE_INT8)
         ((int8_t *)matrix->quantized)[at] = (int8_t)rintf(fminf(fmaxf(code, least), most));
     else
         ((uint8_t *)matrix->quantized)[at] = rp_f32_to_fp8(code);

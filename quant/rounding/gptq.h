@@ -39,6 +39,9 @@ int rp_gptq_factor_make(const uint16_t *inputs, size_t count, size_t cols, const
                         struct rp_error *err) RP_MUST_USE;
 void rp_gptq_factor_deinit(struct rp_gptq_factor *factor);
 
+/* Which numbers an INT8 quantized value may be. E2M1: doubled values, as in fp4.h. */
+enum rp_gptq_grid { RP_GPTQ_8_BITS, RP_GPTQ_INT4, RP_GPTQ_E2M1 };
+
 /* Rows of weights as quantized values, the factor's columns wide. */
 struct rp_gptq_matrix {
     size_t rows;
@@ -46,12 +49,12 @@ struct rp_gptq_matrix {
     const float *scales;  /* (rows), or (rows, groups); above 0 */
     size_t group;         /* columns per scale; 0: all */
     enum rp_dtype dtype;  /* INT8 or FP8_E4M3 */
-    bool four_bits;       /* INT8: -8 to 7 */
-    void *quantized;      /* (rows, cols) */
+    enum rp_gptq_grid grid;
+    void *quantized; /* (rows, cols) */
 };
 
-/* Nearest quantized values become GPTQ's: within +-127, -8 to 7, or +-448. errors: (rows) as above,
- * or NULL. NO_MEMORY: quantized values are as before. */
+/* Nearest quantized values become GPTQ's: within +-127, -8 to 7, +-12, or +-448. errors: (rows)
+ * as above, or NULL. NO_MEMORY: quantized values are as before. */
 int rp_gptq_round(const struct rp_gptq_factor *factor, const struct rp_gptq_matrix *matrix,
                   struct rp_cpu_team *team, double *errors, struct rp_error *err) RP_MUST_USE;
 

@@ -6,14 +6,15 @@
 #include "base/memory.h"
 #include "device/quantize_row.h"
 #include "quant/matmul.h"
+#include "quant/rounding/fp4.h"
 #include "quant/rounding/int4.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-static const char *const scheme_names[RP_QUANT_SCHEME_COUNT] = {"none",       "int8",      "fp8",
-                                                                "int8-w8a16", "fp8-w8a16", "int4"};
+static const char *const scheme_names[RP_QUANT_SCHEME_COUNT] = {
+    "none", "int8", "fp8", "int8-w8a16", "fp8-w8a16", "int4", "nvfp4", "mxfp4"};
 
 const char *rp_quant_scheme_name(enum rp_quant_scheme scheme) {
     return (uint32_t)scheme < RP_QUANT_SCHEME_COUNT ? scheme_names[scheme] : "?";
@@ -30,7 +31,7 @@ bool rp_quant_scheme_find(const char *name, enum rp_quant_scheme *out) {
 
 enum rp_dtype rp_quant_scheme_dtype(enum rp_quant_scheme scheme) {
     RP_ASSERT(scheme != RP_QUANT_NONE);
-    if (scheme == RP_QUANT_INT4)
+    if (rp_quant_scheme_has_blocks(scheme))
         return RP_DTYPE_BLOCKS;
     return scheme == RP_QUANT_INT8 || scheme == RP_QUANT_INT8_W8A16 ? RP_DTYPE_INT8
                                                                     : RP_DTYPE_FP8_E4M3;
@@ -45,11 +46,16 @@ void rp_quant_describe(struct rp_matrix *matrix, enum rp_quant_scheme scheme) {
         return;
     matrix->dtype = rp_quant_scheme_dtype(scheme);
     matrix->layout = RP_LAYOUT_ROW_MAJOR;
-    if (scheme == RP_QUANT_INT4) {
+    if (rp_quant_scheme_has_blocks(scheme)) {
+        bool nvfp4 = scheme == RP_QUANT_NVFP4;
         matrix->input = RP_INPUT_BF16;
         matrix->part_count = 1;
-        matrix->parts[0] = (struct rp_matrix_part){.rows = matrix->rows,
-                                                   .type = rp_int4_type(RP_INT4_GROUP_DEFAULT)};
+        matrix->parts[0] = (struct rp_matrix_part){
+            .rows = matrix->rows,
+            .type = nvfp4                      ? RP_BLOCK_NVFP4
+                    : scheme == RP_QUANT_MXFP4 ? RP_BLOCK_MXFP4
+                                               : rp_int4_type(RP_INT4_GROUP_DEFAULT),
+            .factor = nvfp4 ? RP_NVFP4_FACTOR : 0.0f};
         return;
     }
     matrix->scale_kind = RP_SCALE_CHANNEL;
@@ -194,14 +200,21 @@ bool rp_quantize_weights_searched(const void *from, enum rp_dtype from_dtype, si
                             out_bad_row, search);
 }
 
-static bool quantize_int4(const struct rp_matrix *from, struct rp_matrix *made, float *row_values,
-                          struct rp_quant_loss *loss, size_t *out_bad_row) {
+bool rp_quantize_row_to_blocks(const struct rp_matrix_part *part, const float *values, size_t cols,
+                               unsigned char *blocks, struct rp_quant_loss *loss) {
+    return rp_block_is_int4(part->type)
+               ? rp_int4_quantize_row(values, cols, part->type, blocks, loss)
+               : rp_fp4_quantize_row(part->type, part->factor, values, cols, blocks, loss);
+}
+
+static bool quantize_to_blocks(const struct rp_matrix *from, struct rp_matrix *made,
+                               float *row_values, struct rp_quant_loss *loss, size_t *out_bad_row) {
     size_t row_bytes = rp_blocks_row_bytes(made->parts[0].type, made->cols);
     for (uint32_t row = 0; row < made->rows; row++) {
         rp_matrix_row_f32(from, row, row_values);
         *out_bad_row = row;
-        if (!rp_int4_quantize_row(row_values, made->cols, made->parts[0].type,
-                                  (unsigned char *)made->data + row * row_bytes, loss))
+        if (!rp_quantize_row_to_blocks(&made->parts[0], row_values, made->cols,
+                                       (unsigned char *)made->data + row * row_bytes, loss))
             return false;
     }
     return true;
@@ -220,9 +233,9 @@ int rp_quantize_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme
     if (bytes == 0 && from->rows != 0 && from->cols != 0)
         return rp_error_set(err, RP_STATUS_OVERFLOW, "matrix of %u x %u is too large", from->rows,
                             from->cols);
-    bool int4 = scheme == RP_QUANT_INT4; /* whose scales are in the blocks: a row of f32 instead */
+    bool in_blocks = made.dtype == RP_DTYPE_BLOCKS; /* have the scales: a row of f32 instead */
     float *scales =
-        rp_alloc_aligned((int4 ? from->cols : from->rows) * sizeof *scales, RP_CACHE_LINE);
+        rp_alloc_aligned((in_blocks ? from->cols : from->rows) * sizeof *scales, RP_CACHE_LINE);
     made.data = rp_alloc_aligned(bytes, RP_CACHE_LINE);
     made.scales = scales;
     if (!made.data || !scales) {
@@ -230,16 +243,17 @@ int rp_quantize_matrix(const struct rp_matrix *from, enum rp_quant_scheme scheme
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "no memory to quantize a matrix of %u x %u",
                             from->rows, from->cols);
     }
-    bool finite = int4 ? quantize_int4(from, &made, scales, loss, &bad)
-                       : rp_quantize_weights(from->data, from->dtype, from->rows, from->cols,
-                                             made.dtype, made.data, scales, loss, &bad);
-    if (int4) {
+    bool finite = in_blocks ? quantize_to_blocks(from, &made, scales, loss, &bad)
+                            : rp_quantize_weights(from->data, from->dtype, from->rows, from->cols,
+                                                  made.dtype, made.data, scales, loss, &bad);
+    if (in_blocks) {
         rp_free_aligned(scales);
         made.scales = NULL;
     }
     if (!finite) {
         rp_matrix_deinit(&made);
-        return rp_error_set(err, RP_STATUS_FORMAT, "row %zu holds a NaN or an infinity", bad);
+        return rp_error_set(err, RP_STATUS_FORMAT,
+                            "row %zu holds a NaN, an infinity or a weight too large", bad);
     }
     *out = made;
     return RP_OK;

@@ -14,6 +14,8 @@
  *   int8-w8a16    INT8       bf16, as they are
  *   fp8-w8a16     FP8        bf16, as they are
  *   int4          INT4       bf16, as they are; one scale per 128 columns (int4.h)
+ *   nvfp4         E2M1       the same; one scale per 16 columns (fp4.h)
+ *   mxfp4         E2M1       the same; one scale per 32 columns
  *
  * Threads: no shared state. */
 #ifndef RP_QUANT_QUANTIZE_H
@@ -27,14 +29,19 @@ enum rp_quant_scheme {
     RP_QUANT_FP8,
     RP_QUANT_INT8_W8A16,
     RP_QUANT_FP8_W8A16,
-    RP_QUANT_INT4
+    RP_QUANT_INT4,
+    RP_QUANT_NVFP4,
+    RP_QUANT_MXFP4
 };
-#define RP_QUANT_SCHEME_COUNT 6
+#define RP_QUANT_SCHEME_COUNT 8
 
 const char *rp_quant_scheme_name(enum rp_quant_scheme scheme); /* "none", "int8", ... */
 bool rp_quant_scheme_find(const char *name, enum rp_quant_scheme *out);
-enum rp_dtype
-rp_quant_scheme_dtype(enum rp_quant_scheme scheme); /* of the weights; not of NONE; BLOCKS: INT4 */
+enum rp_dtype rp_quant_scheme_dtype(
+    enum rp_quant_scheme scheme); /* of the weights; not of NONE; BLOCKS: 4 bits */
+static inline bool rp_quant_scheme_has_blocks(enum rp_quant_scheme scheme) {
+    return scheme >= RP_QUANT_INT4;
+}
 
 /* Sums over weights, to be added up: signal = sum w^2, noise = sum (w - q * scale)^2. */
 struct rp_quant_loss {
@@ -67,6 +74,12 @@ bool rp_quantize_weights(const void *from, enum rp_dtype from_dtype, size_t rows
 bool rp_quantize_weights_searched(const void *from, enum rp_dtype from_dtype, size_t rows,
                                   size_t cols, enum rp_dtype dtype, void *quantized, float *scales,
                                   struct rp_quant_loss *loss, size_t *out_bad_row) RP_MUST_USE;
+
+/* `cols` values to blocks of the part's type: INT4 with bf16 scales, NVFP4 or MXFP4 (int4.h,
+ * fp4.h). Adds to loss unless NULL. False: a value is not finite, or too large for NVFP4's factor
+ * or for MXFP4; what was written is void. */
+bool rp_quantize_row_to_blocks(const struct rp_matrix_part *part, const float *values, size_t cols,
+                               unsigned char *blocks, struct rp_quant_loss *loss) RP_MUST_USE;
 
 /* A new row-major matrix out of a row-major F32 or BF16 one, which stays as it is. loss may be
  * NULL. Errors: FORMAT (NaN or infinity, with the row), UNSUPPORTED (another type or layout),

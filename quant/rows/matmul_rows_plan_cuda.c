@@ -91,8 +91,7 @@ bool rp_matmul_rows_pays(const struct rp_matmul_cuda *op) {
     if (!fits_rows(op) || (!op->gated && op->rows.max_rows > ROWS_MAX))
         return false;
     struct rp_matmul_rows_args args;
-    uint32_t units = rp_matmul_cuda_units(op->weight);
-    cut(&args, op, rp_matmul_cuda_segment(op->weight->rows, units, op->gate_up));
+    cut(&args, op, rp_matmul_cuda_segment_of(op));
     /* One chain over many segments is slower than the other kernel, which shares them out. */
     return args.gated || args.parts > 1 || args.segment_blocks == args.blocks;
 }

@@ -3,30 +3,20 @@
 
 namespace {
 
-struct kernel_entry {
-    uint32_t cols;
-    bool gated, bf16;
-    rp_matmul_wide_kernel kernel;
-};
-
-#define ENTRY(cols, held, stages, gated, bf16)                                                     \
+#define ENTRY(cols, held, stages, gated, bf16, mode)                                               \
     {                                                                                              \
-        cols, gated, bf16,                                                                         \
-            rp_matmul_wide_kernel_of<cols, held, stages, gated, bf16, RP_WGMMA_BF16>()             \
+        cols, gated, bf16, RP_WGMMA_BF16,                                                          \
+            rp_matmul_wide_kernel_of<cols, held, stages, gated, bf16, RP_WGMMA_BF16, mode>()       \
     }
-#define ENTRIES(cols, held, stages)                                                                \
-    ENTRY(cols, held, stages, false, false), ENTRY(cols, held, stages, false, true),               \
-        ENTRY(cols, held, stages, true, true)
-const kernel_entry kernels[] = {ENTRIES(128, 64, 6), ENTRIES(192, 96, 4), ENTRIES(224, 80, 4),
-                                ENTRIES(256, 96, 4)};
+const rp_matmul_wide_entry kernels[] = {
+    ENTRY(128, 64, 6, false, false, STORE_UNDER), ENTRY(128, 64, 6, false, true, STORE_UNDER),
+    ENTRY(128, 64, 6, true, true, STORE_UNDER),   ENTRY(192, 96, 4, false, false, STORE_AFTER),
+    ENTRY(192, 96, 4, false, true, STORE_AFTER),  ENTRY(256, 96, 4, false, false, STORE_AFTER),
+    ENTRY(256, 96, 4, false, true, STORE_AFTER),  ENTRY(256, 0, 4, true, true, STORE_SUMS)};
 
 rp_matmul_wide_kernel find_kernel(const rp_matmul_wide_args &args) {
-    if (args.dtype != RP_DTYPE_BF16)
-        return rp_matmul_wide_8_find(&args);
-    for (const kernel_entry &entry : kernels)
-        if (entry.cols == args.cols && entry.gated == args.gated && entry.bf16 == args.out_bf16)
-            return entry.kernel;
-    return {};
+    return args.dtype != RP_DTYPE_BF16 ? rp_matmul_wide_8_find(&args)
+                                       : rp_matmul_wide_find(kernels, args);
 }
 
 } // namespace

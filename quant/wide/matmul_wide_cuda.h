@@ -25,7 +25,7 @@ struct rp_matmul_wide_args {
     void *out;
     size_t out_stride;
     uint32_t out_cols;
-    uint32_t cols; /* weights of a tile: 128, 192, 224, 256; of 8 bits up to 192 */
+    uint32_t cols;                   /* weights of a tile: 128, 192, 256 */
     uint32_t blocks, segment_blocks; /* of 128 bytes of K */
     uint32_t token_tiles, col_tiles;
     uint32_t grid, shared_bytes;

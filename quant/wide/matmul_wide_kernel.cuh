@@ -5,16 +5,18 @@
  * of 64 tokens each and a copying warp, around a ring of stages of 64 columns of K in shared
  * memory. One block a multiprocessor takes tiles until none is left.
  *
- * A warpgroup has two sets of sums: those of the segment at work, and the totals of the tile. 256
- * outputs are too many for the registers: a quarter of the totals lies in shared memory. When a
- * tile ends, its totals wait, and are stored slice by slice under the next tile's first
- * instructions, through boxes in shared memory: the tensor cores go on.
+ * A warpgroup has two sets of sums: those of the segment in progress, and the totals of the tile.
+ * With 256 outputs these are too many for the registers: a quarter of the totals is in shared
+ * memory. Totals leave through boxes in shared memory, slice by slice (store_mode): in tiles of 128
+ * outputs during the next tile's first instructions, in larger ones before the next tile begins.
  *
- * 8 bits: a stage is 128 columns of K, of as many bytes, in as many cycles of the tensor cores: the
- * ring stays as it is, a segment ends twice as soon, and adding it up takes about three times the
- * instructions. So the second warpgroup begins some blocks after the first and stays there: while
- * one adds up, the other has the tensor cores. Three more warps bring the scales of each tile into
- * shared memory. */
+ * In larger tiles, and with 8 bits, the second warpgroup begins some blocks after the first and
+ * stays behind: while one adds up or stores, the other has the tensor cores. Where K is one
+ * segment, the sums are the totals, so that a gated tile of 256 outputs fits.
+ *
+ * 8 bits: a stage is 128 columns of K, as many bytes, in as many cycles of the tensor cores: the
+ * ring is the same, a segment ends twice as soon, and adding it up takes about three times the
+ * instructions. Three more warps bring the scales of each tile into shared memory. */
 #ifndef RP_QUANT_MATMUL_WIDE_KERNEL_CUH
 #define RP_QUANT_MATMUL_WIDE_KERNEL_CUH
 
@@ -302,8 +304,8 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
             ring_next<Shape>(r);
         }
     }
-    /* 8-bit types: until the second warpgroup may begin. */
-    uint32_t ahead = Shape::SCALED && any ? min(Shape::AHEAD, args.blocks) : 0;
+    /* Until the second warpgroup may begin. */
+    uint32_t ahead = Shape::STAGGERED && any ? min(Shape::AHEAD, args.blocks) : 0;
     if (ahead > 0 && p.warpgroup > 0) {
         asm volatile("bar.sync 4, 256;" ::: "memory");
         ahead = 0;
@@ -320,9 +322,9 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
 #pragma unroll 1
             for (uint32_t k = 0; k < blocks; k++) {
                 multiply_block<Shape>(r, before, p.warpgroup, k == 0, sums);
-                if (Shape::SCALED && ahead > 0 && --ahead == 0)
+                if (Shape::STAGGERED && ahead > 0 && --ahead == 0)
                     asm volatile("bar.arrive 4, 256;" ::: "memory");
-                if (turn < SLICES) {
+                if (Shape::MODE == STORE_UNDER && turn < SLICES) {
                     do
                         store_turn<Shape, GATED, BF16, false>(turn, args, p, last, live, held);
                     while (++turn < SLICES && k + 1 == blocks);
@@ -331,8 +333,8 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
             multiply_end(before);
             if constexpr (Shape::SCALED) {
                 rp_barrier_wait(scales.full, scales.phase);
-                keep_scaled<Shape>(p, scales, begin == 0, sums, held);
-            } else {
+                keep_scaled<Shape>(p, scales, begin == 0 || Shape::MODE == STORE_SUMS, sums, held);
+            } else if constexpr (Shape::MODE != STORE_SUMS) {
                 keep<Shape>(p, begin == 0, sums, held);
             }
         }
@@ -343,21 +345,32 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
         last.token = t.token * RP_WIDE_TOKENS + p.warpgroup * 64;
         last.col = t.col * Shape::COLS / (GATED ? 2 : 1);
         last.bulk = args.bulk_stores && last.token + 64 <= live;
-        turn = last.token < live && last.col < args.out_cols ? 0 : SLICES;
+        bool stores = last.token < live && last.col < args.out_cols;
+        if constexpr (Shape::MODE == STORE_UNDER) {
+            turn = stores ? 0 : SLICES;
+        } else if constexpr (Shape::MODE == STORE_SUMS && !Shape::SCALED) {
+            if (stores)
+                store_tile<Shape, GATED, BF16>(args, p, last, live, sums);
+        } else if (stores) {
+            store_tile<Shape, GATED, BF16>(args, p, last, live, held);
+        }
     }
-    /* Both are through: the stages are free, a box for each. */
-    asm volatile("bar.sync 3, 256;" ::: "memory");
-    for (; turn < SLICES; turn++)
-        store_turn<Shape, GATED, BF16, true>(turn, args, p, last, live, held);
+    if constexpr (Shape::MODE == STORE_UNDER) {
+        /* Both are through: the stages are free, a box for each. */
+        asm volatile("bar.sync 3, 256;" ::: "memory");
+        for (; turn < SLICES; turn++)
+            store_turn<Shape, GATED, BF16, true>(turn, args, p, last, live, held);
+    }
     if (p.leader)
         asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-template <int COLS, int HELD, int STAGES, bool GATED, bool BF16, rp_wgmma_type TYPE>
+template <int COLS, int HELD, int STAGES, bool GATED, bool BF16, rp_wgmma_type TYPE,
+          store_mode MODE>
 __global__ void __launch_bounds__(THREADS, 1)
     matmul_wide(const __grid_constant__ rp_matmul_wide_args args) {
 #if RP_CUDA_HOPPER
-    using Shape = shape<COLS, HELD, STAGES, TYPE>;
+    using Shape = shape<COLS, HELD, STAGES, TYPE, MODE>;
     extern __shared__ __align__(1024) unsigned char shared[];
     rp_stamp stamp(args.stamp);
     ring r;
@@ -399,10 +412,28 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-template <int COLS, int HELD, int STAGES, bool GATED, bool BF16, rp_wgmma_type TYPE>
+template <int COLS, int HELD, int STAGES, bool GATED, bool BF16, rp_wgmma_type TYPE,
+          store_mode MODE>
 rp_matmul_wide_kernel rp_matmul_wide_kernel_of() {
-    return {matmul_wide<COLS, HELD, STAGES, GATED, BF16, TYPE>,
-            shape<COLS, HELD, STAGES, TYPE>::SHARED_BYTES};
+    return {matmul_wide<COLS, HELD, STAGES, GATED, BF16, TYPE, MODE>,
+            shape<COLS, HELD, STAGES, TYPE, MODE>::SHARED_BYTES};
+}
+
+struct rp_matmul_wide_entry {
+    uint32_t cols;
+    bool gated, bf16;
+    rp_wgmma_type type;
+    rp_matmul_wide_kernel kernel;
+};
+
+template <int COUNT>
+rp_matmul_wide_kernel rp_matmul_wide_find(const rp_matmul_wide_entry (&entries)[COUNT],
+                                          const rp_matmul_wide_args &args) {
+    for (const rp_matmul_wide_entry &entry : entries)
+        if (entry.cols == args.cols && entry.gated == args.gated && entry.bf16 == args.out_bf16 &&
+            entry.type == rp_wgmma_type_of(args.dtype))
+            return entry.kernel;
+    return {};
 }
 
 } // namespace

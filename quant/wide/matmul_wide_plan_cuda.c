@@ -9,25 +9,24 @@ bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op) {
            (!op->gated || op->weight->rows % 16 == 0);
 }
 
-/* 8-bit kernels whose accumulators, totals and scales fit into registers. */
-static uint32_t widest(const struct rp_matmul_cuda *op) {
-    return op->weight->dtype == RP_DTYPE_BF16 ? 256 : op->gated ? 128 : 192;
+/* Kernels whose sums and totals fit into the registers. A gated matrix is one segment. */
+static bool has_kernel(const struct rp_matmul_cuda *op, uint32_t cols) {
+    if (op->gated)
+        return cols != 192;
+    return cols != 256 || op->weight->dtype == RP_DTYPE_BF16;
 }
 
 /* The tiles that minimize the time of all waves over the SMs. */
 static uint32_t choose(const struct rp_matmul_cuda *op) {
-    /* cost: of a tile in bf16, measured, bench/results/cuda_gemm_wide.md. Of 8 bits each takes
-     * about half of it, and the choice is the same (128 alone: within 1 %; 192 alone: 6 % slower at
-     * 512 rows). */
-    static const struct {
-        uint32_t cols, cost;
-    } widths[] = {{128, 130}, {192, 192}, {224, 232}, {256, 290}};
+    /* cost: of a tile in bf16, measured, bench/results/cuda_gemm_wide.md. One of 8 bits takes about
+     * half of it. */
+    static const struct { uint32_t cols, cost; } widths[] = {{128, 130}, {192, 180}, {256, 245}};
     uint32_t token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS), least = UINT32_MAX;
     uint32_t best = 0;
-    for (size_t i = 0; i < RP_ARRAY_COUNT(widths) && widths[i].cols <= widest(op); i++) {
+    for (size_t i = 0; i < RP_ARRAY_COUNT(widths); i++) {
         uint32_t tiles = token_tiles * RP_CEIL_DIV(op->weight->rows, widths[i].cols);
         uint32_t cost = RP_CEIL_DIV(tiles, op->limits.sm_count) * widths[i].cost;
-        if (cost < least) {
+        if (cost < least && has_kernel(op, widths[i].cols)) {
             least = cost;
             best = widths[i].cols;
         }
@@ -95,6 +94,7 @@ int rp_matmul_wide_cuda_plan(const struct rp_matmul_cuda *op, uint32_t cols, uin
                              struct rp_error *err) {
     RP_ASSERT(segment > 0 && segment % RP_MATMUL_BLOCK == 0);
     RP_ASSERT(op->out.dtype == RP_DTYPE_F32 || !op->accumulate);
+    RP_ASSERT(!op->gated || segment >= rp_matmul_cuda_units(op->weight));
     /* The arena aligns to 16 bytes, tensor maps want 64. */
     unsigned char *bytes = rp_arena_alloc(memory, sizeof(struct rp_matmul_wide_args) + 64);
     if (!bytes)

@@ -18,17 +18,30 @@ namespace {
 #define THREADS     384u
 #define GROUP_TILES 16 /* token tiles that are walked together */
 
-template <int COLS_, int HELD_, int STAGES_, rp_wgmma_type TYPE_> struct shape {
+/* When the totals of a tile are stored. */
+enum store_mode {
+    STORE_UNDER, /* during the next tile's multiplication */
+    STORE_AFTER, /* before the next tile; the other warpgroup multiplies meanwhile */
+    STORE_SUMS   /* the same; K is one segment, so the sums are the totals */
+};
+
+template <int COLS_, int HELD_, int STAGES_, rp_wgmma_type TYPE_, store_mode MODE_ = STORE_UNDER>
+struct shape {
     static constexpr int COLS = COLS_; /* outputs of a tile */
     static constexpr int STAGES = STAGES_;
     static constexpr rp_wgmma_type TYPE = TYPE_;
+    static constexpr store_mode MODE = MODE_;
     static constexpr bool SCALED = rp_wgmma_is_8<TYPE>;
+    /* The second warpgroup stays some blocks behind the first. */
+    static constexpr bool STAGGERED = SCALED || MODE != STORE_UNDER;
     using Sum = typename rp_wgmma_sum<TYPE>::type;
     static constexpr uint32_t AHEAD =
-        STAGES / 2; /* blocks begun before the second warpgroup's first */
+        MODE == STORE_UNDER ? STAGES / 2
+                            : STAGES - 1; /* blocks begun before the second warpgroup's first */
     static constexpr int SUMS = COLS / 2;
-    static constexpr int HELD = HELD_ < SUMS ? HELD_ : SUMS; /* totals in registers */
-    static constexpr int LAID = SUMS - HELD;                 /* totals in shared memory */
+    static constexpr int HELD =
+        HELD_ < SUMS && MODE != STORE_SUMS ? HELD_ : SUMS; /* in registers */
+    static constexpr int LAID = SUMS - HELD;               /* totals in shared memory */
     static constexpr uint32_t TOKEN_BYTES = RP_WIDE_TOKENS * 128, WEIGHT_BYTES = COLS * 128;
     static constexpr uint32_t STAGE_BYTES = TOKEN_BYTES + WEIGHT_BYTES;
     /* of a warpgroup: laid totals, then boxes of 64 rows x 128 bytes on their way out */
@@ -203,9 +216,11 @@ __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, con
     constexpr uint32_t PARTS = BYTES / SLICE_BYTES;        /* slices of a box */
     constexpr uint32_t BOX = AT / PARTS, PART = AT % PARTS;
     constexpr uint32_t TURN_BOX = TURN / PARTS; /* boxes so far */
+    constexpr uint32_t BOX_BYTES = Shape::MODE == STORE_UNDER ? 8192 : 64 * BYTES;
+    constexpr uint32_t BOXES = Shape::AREA_BYTES / BOX_BYTES;
     static_assert(LAID_SLICES % PARTS == 0 && (LAID_SLICES == 0 || Shape::HELD % 16 == 0),
                   "boxes are of one kind");
-    uint32_t to = DRAIN ? p.ring + TURN_BOX * 8192 : p.area + TURN_BOX % Shape::BOXES * 8192;
+    uint32_t to = DRAIN ? p.ring + TURN_BOX * 8192 : p.area + TURN_BOX % BOXES * BOX_BYTES;
     uint32_t col = t.col + BOX * (BYTES / (BF16 ? 2 : 4));
     float v[16];
     if (AT * 16 >= Shape::HELD) {
@@ -227,8 +242,8 @@ __device__ __forceinline__ void store_slice(const rp_matmul_wide_args &args, con
         add_bias(args.bias + c, args.out_cols - min(args.out_cols, c), v);
     }
     if (PART == 0 && !DRAIN) { /* the box is free: others have read it, or it was sent */
-        if (TURN_BOX >= Shape::BOXES && p.leader)
-            asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Shape::BOXES - 1) : "memory");
+        if (TURN_BOX >= BOXES && p.leader)
+            asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(BOXES - 1) : "memory");
         else if (TURN == 0 && Shape::LAID == 0 && p.leader) /* else keep has waited */
             asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
         rp_warpgroup_sync(p.warpgroup);
@@ -265,6 +280,17 @@ __device__ __forceinline__ void store_turn(uint32_t turn, const rp_matmul_wide_a
             store_slice<Shape, GATED, BF16, DRAIN, TURN>(args, p, t, live, held);
         else
             store_turn<Shape, GATED, BF16, DRAIN, TURN + 1>(turn, args, p, t, live, held);
+    }
+}
+
+/* All slices, one after the other. */
+template <typename Shape, bool GATED, bool BF16, int TURN = 0>
+__device__ __forceinline__ void store_tile(const rp_matmul_wide_args &args, const place &p,
+                                           const pending &t, uint32_t live,
+                                           const float (&held)[Shape::HELD]) {
+    if constexpr (TURN < Shape::SUMS / 16) {
+        store_slice<Shape, GATED, BF16, false, TURN>(args, p, t, live, held);
+        store_tile<Shape, GATED, BF16, TURN + 1>(args, p, t, live, held);
     }
 }
 

@@ -211,7 +211,7 @@ static int talk(struct rp_chat *chat, const struct chat_options *options, struct
     }
     if (interactive)
         printf("%s; /help lists the words.\n", chat->about.model);
-    rp_chat_lines_take_interrupt();
+    rp_chat_interrupt_hold();
     converse(chat, lines, interactive);
     rp_chat_lines_close(lines);
     return !interactive && chat->failed ? -1 : RP_EXIT_OK;

@@ -58,8 +58,11 @@ void rp_chat_lines_close(struct rp_chat_lines *lines);
  * next call. */
 enum rp_chat_line rp_chat_lines_read(struct rp_chat_lines *lines, const char *prompt,
                                      const char **out);
-/* SIGINT interrupts a read from now on, and is otherwise noted. */
-void rp_chat_lines_take_interrupt(void);
+/* Blocks SIGINT, except while a line is awaited: there it abandons the line. Elsewhere it would
+ * interrupt a write to the terminal, or arrive between the test of its flag and a read. */
+void rp_chat_interrupt_hold(void);
+/* Unblocks it, for a handler that the caller has installed. */
+void rp_chat_interrupt_release(void);
 
 /* cmd_chat_server.c: `reprise serve DIR` as a child process with a key of its own, on loopback. */
 struct rp_chat_server {

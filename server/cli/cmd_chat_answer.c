@@ -211,6 +211,7 @@ static void finish(struct answer *answer, enum rp_load_outcome outcome) {
     answer->over = true;
     answer->outcome = outcome;
     rp_load_client_close(&answer->client);
+    rp_chat_interrupt_hold(); /* uv_close restores the default action */
     uv_close((uv_handle_t *)&answer->interrupt, NULL);
 }
 
@@ -317,6 +318,7 @@ static int run(struct answer *answer, struct rp_error *err) {
         status = rp_load_client_init(&answer->client, &answer->loop, &url, err);
     if (status == RP_OK) {
         uv_signal_start(&answer->interrupt, on_interrupt, SIGINT);
+        rp_chat_interrupt_release();
         answer->sent_ns = rp_clock_ns();
         if (!make_request(answer->chat, &url, &bytes, &len) ||
             !rp_load_client_send(&answer->client, &answer->exchange, bytes, len))
@@ -325,7 +327,7 @@ static int run(struct answer *answer, struct rp_error *err) {
     if (status != RP_OK)
         finish(answer, RP_LOAD_NOT_SENT);
     uv_run(&answer->loop, UV_RUN_DEFAULT);
-    rp_chat_lines_take_interrupt();
+    rp_chat_interrupt_hold();
     return status;
 }
 

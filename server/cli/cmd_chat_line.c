@@ -1,10 +1,10 @@
 /* cmd_chat_line.c - lines of standard input. On a terminal libedit edits them, if it is installed:
  * it is opened at run time, so that the program does not depend on it. Without it (and with
  * TERM=dumb) the terminal's own line discipline does. */
+#include "base/library.h"
 #include "base/memory.h"
 #include "server/cli/cmd_chat.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <locale.h>
 #include <poll.h>
@@ -39,11 +39,15 @@ struct rp_chat_lines {
     struct edit_line *edit; /* NULL: no library */
     struct history *history;
     bool is_terminal;
-    struct rp_buffer line; /* without libedit */
+    /* Without libedit: */
+    struct rp_buffer line;
+    char input[65536]; /* input_at to input_len: read, but not yet part of a line */
+    size_t input_at, input_len;
     struct rp_buffer text; /* the message */
 };
 
 static volatile sig_atomic_t interrupted;
+static sigset_t open_mask; /* the signal mask while input is awaited: SIGINT is not in it */
 static const char *current_prompt = "";
 
 static void on_interrupt(int number) {
@@ -51,10 +55,31 @@ static void on_interrupt(int number) {
     interrupted = 1;
 }
 
-void rp_chat_lines_take_interrupt(void) {
-    /* No SA_RESTART: a read ends with EINTR. */
+static void block_interrupt(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, &open_mask);
+    sigdelset(&open_mask, SIGINT);
+}
+
+void rp_chat_interrupt_hold(void) {
     struct sigaction action = {.sa_handler = on_interrupt};
+    block_interrupt();
     sigaction(SIGINT, &action, NULL);
+}
+
+void rp_chat_interrupt_release(void) { sigprocmask(SIG_SETMASK, &open_mask, NULL); }
+
+/* False after Ctrl-C. */
+static bool await_input(void) {
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    /* ppoll prefers input to a signal that is pending already. */
+    rp_chat_interrupt_release();
+    block_interrupt();
+    while (!interrupted && ppoll(&input, 1, NULL, &open_mask) < 0 && errno == EINTR)
+        ; /* the window was resized, or Ctrl-C */
+    return !interrupted;
 }
 
 static const char *give_prompt(struct edit_line *line) {
@@ -69,16 +94,11 @@ static int read_character(struct edit_line *line, wchar_t *out) {
     (void)line;
     for (;;) {
         char byte;
-        struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-        int ready = interrupted ? -1 : poll(&input, 1, -1);
-        ssize_t count = ready > 0 ? read(STDIN_FILENO, &byte, 1) : -1;
-        if (count == 0)
-            return 0;
-        if (count < 0) {
-            if (!interrupted && (errno == EINTR || errno == EAGAIN))
-                continue; /* the window was resized */
+        if (!await_input())
             return -1;
-        }
+        ssize_t count = read(STDIN_FILENO, &byte, 1);
+        if (count <= 0)
+            return (int)count;
         size_t length = mbrtowc(out, &byte, 1, &state);
         if (length <= 1)
             return 1;
@@ -87,22 +107,15 @@ static int read_character(struct edit_line *line, wchar_t *out) {
     }
 }
 
-static void *symbol(void *handle, const char *name) { return dlsym(handle, name); }
-
 static bool load_library(struct edit_library *out) {
-    void *handle = dlopen("libedit.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!handle)
-        return false;
-    /* The library stays open until the program ends. POSIX allows these conversions. */
-    *(void **)&out->init = symbol(handle, "el_init");
-    *(void **)&out->end = symbol(handle, "el_end");
-    *(void **)&out->set = symbol(handle, "el_set");
-    *(void **)&out->gets = symbol(handle, "el_gets");
-    *(void **)&out->history_init = symbol(handle, "history_init");
-    *(void **)&out->history_end = symbol(handle, "history_end");
-    *(void **)&out->history = symbol(handle, "history");
-    return out->init && out->end && out->set && out->gets && out->history_init &&
-           out->history_end && out->history;
+    const struct rp_library_symbol symbols[] = {{"el_init", &out->init},
+                                                {"el_end", &out->end},
+                                                {"el_set", &out->set},
+                                                {"el_gets", &out->gets},
+                                                {"history_init", &out->history_init},
+                                                {"history_end", &out->history_end},
+                                                {"history", &out->history}};
+    return rp_library_load("libedit.so.2", symbols, RP_ARRAY_COUNT(symbols));
 }
 
 static void start_editing(struct rp_chat_lines *lines) {
@@ -153,19 +166,29 @@ void rp_chat_lines_close(struct rp_chat_lines *lines) {
     rp_free(lines);
 }
 
-/* The next line of standard input with its end; its length, or -1 at the end or after a signal. If
- * it is too long, out->failed is set and the rest is dropped. */
-static ssize_t read_plain(struct rp_buffer *out) {
-    char chunk[65536];
-    rp_buffer_clear(out);
-    while (fgets(chunk, sizeof chunk, stdin)) {
-        size_t len = strlen(chunk);
-        rp_buffer_append(out, chunk, len);
-        if (len && chunk[len - 1] == '\n')
-            break;
+/* The next line of standard input with its end; its length, or -1 at the end or after Ctrl-C. If
+ * it is too long, lines->line.failed is set and the rest is dropped. */
+static ssize_t read_plain(struct rp_chat_lines *lines) {
+    const char *newline = NULL;
+    rp_buffer_clear(&lines->line);
+    while (!newline) {
+        if (lines->input_at == lines->input_len) {
+            ssize_t count =
+                await_input() ? read(STDIN_FILENO, lines->input, sizeof lines->input) : -1;
+            if (count <= 0)
+                break;
+            lines->input_at = 0;
+            lines->input_len = (size_t)count;
+        }
+        const char *from = lines->input + lines->input_at;
+        size_t len = lines->input_len - lines->input_at;
+        newline = memchr(from, '\n', len);
+        if (newline)
+            len = (size_t)(newline + 1 - from);
+        rp_buffer_append(&lines->line, from, len);
+        lines->input_at += len;
     }
-    clearerr(stdin);
-    return out->len ? (ssize_t)out->len : -1;
+    return lines->line.len ? (ssize_t)lines->line.len : -1;
 }
 
 /* One line without its end. */
@@ -185,7 +208,7 @@ static enum rp_chat_line read_line(struct rp_chat_lines *lines, const char *prom
             fputs(prompt, stdout);
             fflush(stdout);
         }
-        len = read_plain(&lines->line);
+        len = read_plain(lines);
         *out = lines->line.data;
     }
     if (interrupted) {

@@ -112,6 +112,8 @@ static void print_experts(const struct inspection *in, struct rp_buffer *out) {
         rp_buffer_printf(out, ", a shared one of %u", experts->shared);
     if (experts->groups > 1)
         rp_buffer_printf(out, ", from %u of %u groups", experts->groups_used, experts->groups);
+    if (experts->linear_bias)
+        rp_buffer_puts(out, ", biases");
     rp_buffer_printf(out, "\nactive         %.1f M parameters, %.1f MiB of weights a token alone\n",
                      (double)rp_model_active_parameter_count(&in->model) * 1e-6,
                      (double)bytes_per_token(in) / (1 << 20));
@@ -133,8 +135,17 @@ static void print_model(const struct inspection *in, struct rp_buffer *out) {
                      config->layers, config->hidden, config->intermediate, config->vocab,
                      config->tied ? ", tied head" : "");
     print_experts(in, out);
-    rp_buffer_printf(out, "attention      %u heads of %u, %u KV heads", config->heads,
-                     config->head_dim, config->kv_heads);
+    rp_buffer_printf(out, "attention      %u heads of %u, ", config->heads, config->head_dim);
+    if (config->latent.rank)
+        rp_buffer_printf(out, "latents of %u + %u, V of %u", config->latent.rank,
+                         config->latent.rope_dim, config->latent.value_dim);
+    else
+        rp_buffer_printf(out, "%u KV heads", config->kv_heads);
+    if (config->full_head_dim) /* Gemma 4 */
+        rp_buffer_printf(out, ", without a window heads of %u, %u KV heads", config->full_head_dim,
+                         config->full_kv_heads ? config->full_kv_heads : config->kv_heads);
+    if (config->kv_shared)
+        rp_buffer_printf(out, ", %u layers share K and V", config->kv_shared);
     uint32_t windows = 0;
     for (uint32_t i = 0; i < config->layers; i++)
         windows += rp_model_window(config, i) != 0;
@@ -142,10 +153,23 @@ static void print_model(const struct inspection *in, struct rp_buffer *out) {
         rp_buffer_printf(out, ", window %u in %u layers", config->window, windows);
     if (config->attention_cap > 0)
         rp_buffer_printf(out, ", scores capped at %g", (double)config->attention_cap);
-    rp_buffer_printf(out, "%s%s\n", config->qkv_bias ? ", qkv bias" : "",
-                     config->qk_norm ? ", q/k norm" : "");
+    rp_buffer_printf(out, "%s%s%s\n", config->attention_sinks ? ", sinks" : "",
+                     config->qkv_bias ? ", qkv bias" : "", config->qk_norm ? ", q/k norm" : "");
     rp_buffer_printf(out, "positions      %u, RoPE theta %g\n", config->max_position,
                      config->rope.theta);
+}
+
+/* What a token takes of the KV pool. */
+static void print_token_bytes(const struct inspection *in, struct rp_buffer *out) {
+    const struct rp_kv_geometry *geometry = &in->layout->geometry;
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < geometry->groups.count; g++) {
+        const struct rp_kv_layout *kv = &geometry->layouts[g];
+        bytes += geometry->layers_in[g] *
+                 rp_kv_layer_token_bytes(kv->dtype, kv->kv_heads, kv->head_dim, kv->latent);
+    }
+    rp_buffer_printf(out, "KV             %llu bytes a token%s\n", (unsigned long long)bytes,
+                     geometry->layouts[0].latent ? ": latents" : "");
 }
 
 static void print_text(const struct inspection *in, struct rp_buffer *out) {
@@ -154,6 +178,7 @@ static void print_text(const struct inspection *in, struct rp_buffer *out) {
                      in->selection.info.name, in->selection.reason);
     rp_buffer_puts(out, "memory plan\n");
     rp_memory_plan_text(&in->layout->plan, out);
+    print_token_bytes(in, out);
     rp_buffer_printf(out, "longest context that fits: %u tokens\n",
                      in->layout->plan.longest_context);
     rp_buffer_printf(out, "program        %u operators, %u buckets, fingerprint %016llx\n",
@@ -169,6 +194,7 @@ static void print_layers(struct rp_json *json, const struct rp_memory_plan *plan
         rp_json_uint(json, "layers", at->layers);
         rp_json_uint(json, "kv_heads", at->kv_heads);
         rp_json_uint(json, "head_dim", at->head_dim);
+        rp_json_bool(json, "latent", at->latent);
         rp_json_uint(json, "window", at->window);
         rp_json_uint(json, "page_tables", at->tables);
         rp_json_uint(json, "pages_per_sequence", at->pages);
@@ -211,6 +237,8 @@ static void print_json(const struct inspection *in, struct rp_buffer *out) {
     rp_json_uint(&json, "heads", config->heads);
     rp_json_uint(&json, "kv_heads", config->kv_heads);
     rp_json_uint(&json, "head_dim", config->head_dim);
+    if (config->latent.rank)
+        rp_json_uint(&json, "latent_values", rp_model_latent_cols(&config->latent));
     rp_json_uint(&json, "vocab_size", config->vocab);
     rp_json_uint(&json, "max_position_embeddings", config->max_position);
     rp_json_bool(&json, "tied", config->tied);
@@ -237,6 +265,10 @@ static void print_json(const struct inspection *in, struct rp_buffer *out) {
     rp_json_uint(&json, "pages", plan->page_count);
     rp_json_uint(&json, "swap_pages", plan->host_page_count);
     print_layers(&json, plan);
+    if (plan->state_bytes) {
+        rp_json_uint(&json, "state_bytes_per_sequence", plan->state_bytes);
+        rp_json_uint(&json, "state_snapshots", plan->snapshot_count);
+    }
     rp_json_uint(&json, "buckets", in->layout->buckets.count);
     rp_json_uint(&json, "operators", in->program.op_count);
     rp_json_string(&json, "fingerprint", fingerprint);
@@ -425,8 +457,6 @@ static int open_inspection(struct inspection *in, const struct rp_engine_options
         status = rp_model_emit(&in->model, &in->program, err);
     if (status == RP_OK)
         status = rp_stack_select(options, &in->selection, err);
-    if (status == RP_OK)
-        status = rp_stack_check_blocks(&in->model.config, &in->selection, err);
     if (status != RP_OK)
         return status;
     in->selection.backend->memory(in->selection.device, &memory);

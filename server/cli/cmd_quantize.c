@@ -13,7 +13,8 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { SCHEME_FP8, SCHEME_INT8, SCHEME_INT4 };
+static const enum rp_quant_scheme schemes[] = {RP_QUANT_FP8, RP_QUANT_INT8, RP_QUANT_INT4,
+                                               RP_QUANT_NVFP4, RP_QUANT_MXFP4};
 enum { ROUNDING_AUTO, ROUNDING_NEAREST, ROUNDING_GPTQ };
 
 struct quantize_options {
@@ -23,6 +24,10 @@ struct quantize_options {
     uint32_t group, tokens, threads;
 };
 
+static enum rp_quant_scheme scheme_of(const struct quantize_options *options) {
+    return schemes[options->scheme];
+}
+
 /* Whether GPTQ applies: --rounding gptq, or auto with a calibration text. */
 static bool is_gptq(const struct quantize_options *options) {
     return options->rounding == ROUNDING_GPTQ ||
@@ -30,12 +35,13 @@ static bool is_gptq(const struct quantize_options *options) {
 }
 
 static const struct rp_flag quantize_flags[] = {
-    {"scheme", RP_FLAG_CHOICE, offsetof(struct quantize_options, scheme), "fp8|int8|int4", 0, 0,
-     "fp8",
+    {"scheme", RP_FLAG_CHOICE, offsetof(struct quantize_options, scheme),
+     "fp8|int8|int4|nvfp4|mxfp4", 0, 0, "fp8",
      "fp8, int8: one scale per output channel, activation rows quantized at run time; int4: one "
-     "per --group columns, activations stay bf16"},
+     "per --group columns, nvfp4: per 16, mxfp4: per 32, activations stay bf16"},
     {"group", RP_FLAG_CHOICE, offsetof(struct quantize_options, group), "128|64|32", 0, 0, "128",
-     "int4: columns that share a scale; matrices whose columns are no multiple stay as they are"},
+     "int4: columns that share a scale; 4 bits: matrices whose columns are no multiple of their "
+     "group stay as they are"},
     {"report", RP_FLAG_SWITCH, offsetof(struct quantize_options, report), NULL, 0, 0, NULL,
      "a line per projection: signal-to-noise ratio of weights (gptq: also of outputs) and the "
      "worst channel"},
@@ -142,8 +148,8 @@ static int open_trial(struct trial *trial, const char *dir, const struct quantiz
     int status = rp_command_text(dir, options->calibrate, &trial->ids, err);
     if (status == RP_OK)
         status = rp_model_load(dir, RP_MODEL_DTYPE_AUTO, 0, NULL, NULL, &trial->model, err);
-    if (status == RP_OK && trial->model.config.experts.count)
-        status = rp_quant_write_no_experts(dir, err);
+    if (status == RP_OK)
+        status = rp_quant_write_check(&trial->model.config, dir, err);
     if (status == RP_OK)
         status = cut_text(trial, options, text, err);
     if (status == RP_OK && is_gptq(options))
@@ -204,9 +210,9 @@ static int learn(const char *dir, const struct quantize_options *options, struct
                  struct rp_error *err) {
     struct trial trial = {.prepared = 0};
     int status = run_text(&trial, dir, options, err);
-    if (status == RP_OK && options->scheme == SCHEME_INT8)
+    if (status == RP_OK && scheme_of(options) == RP_QUANT_INT8)
         status = rp_balance_choose(&trial.model, trial.calibration.samples, &out->balance, err);
-    if (status == RP_OK && options->scheme == SCHEME_INT8)
+    if (status == RP_OK && scheme_of(options) == RP_QUANT_INT8)
         print_balance(&out->balance);
     out->calibration = trial.calibration;
     rp_eval_run_close(&trial.run);
@@ -227,12 +233,12 @@ static int check_options(const struct quantize_options *options, struct rp_error
         rp_error_hint(err, "use a text similar to the model's intended input");
         return RP_STATUS_INVALID;
     }
-    if (options->group != 0 && options->scheme != SCHEME_INT4)
+    if (options->group != 0 && scheme_of(options) != RP_QUANT_INT4)
         return rp_error_set(err, RP_STATUS_INVALID, "--group: requires --scheme int4");
-    if (text && options->scheme != SCHEME_INT8 && options->rounding == ROUNDING_NEAREST) {
+    if (text && scheme_of(options) != RP_QUANT_INT8 && options->rounding == ROUNDING_NEAREST) {
         rp_error_set(err, RP_STATUS_INVALID,
                      "--calibrate: has no effect with --scheme %s --rounding nearest",
-                     options->scheme == SCHEME_FP8 ? "fp8" : "int4");
+                     rp_quant_scheme_name(scheme_of(options)));
         rp_error_hint(err, "only int8 balances activations and weights");
         return RP_STATUS_INVALID;
     }
@@ -241,13 +247,12 @@ static int check_options(const struct quantize_options *options, struct rp_error
 
 static int quantize(const char *dir, const char *out, const struct quantize_options *options,
                     struct report *report, struct rp_error *err) {
-    static const enum rp_quant_scheme schemes[] = {RP_QUANT_FP8, RP_QUANT_INT8, RP_QUANT_INT4};
     struct learnt learnt = {.balance = {0}};
     struct rp_cpu_team *team = NULL;
     int status = *options->calibrate ? learn(dir, options, &learnt, err) : RP_OK;
     if (status == RP_OK && learnt.calibration.inputs)
         status = rp_cpu_team_create(options->threads, &team, err);
-    const struct rp_quant_write_options write = {.scheme = schemes[options->scheme],
+    const struct rp_quant_write_options write = {.scheme = scheme_of(options),
                                                  .group = 128u >> options->group,
                                                  .balance =
                                                      learnt.balance.sites ? &learnt.balance : NULL,

@@ -127,6 +127,8 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
         .page_tokens = options->block_size,
         .kv_dtype = kv_dtype == RP_MODEL_DTYPE_AUTO ? matrix_dtype : kv_dtype,
         .prefix_cache = options->enable_prefix_caching,
+        .snapshot_bytes = options->state_snapshot_bytes,
+        .snapshot_interval = options->state_snapshot_interval,
         .run_ahead = options->run_ahead != 0,
         .enforce_eager = options->enforce_eager,
         .no_fusion = options->disable_fusion,
@@ -223,28 +225,6 @@ static double lap(uint64_t *since_ns) {
     return (double)(*since_ns - before) * 1e-9;
 }
 
-int rp_stack_check_blocks(const struct rp_model_config *config,
-                          const struct rp_backend_selection *selection, struct rp_error *err) {
-    bool four_bits =
-        config->quant.dtype == RP_DTYPE_BLOCKS || config->quantization == RP_QUANT_INT4;
-    if ((!config->gguf.blocks && !four_bits) || strcmp(selection->backend->name, "cpu") == 0)
-        return RP_OK;
-    if (four_bits) {
-        rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                     "model: 4-bit weights are served on the CPU so far, not by %s",
-                     selection->backend->name);
-        rp_error_hint(err, "use --device cpu");
-        return RP_STATUS_UNSUPPORTED;
-    }
-    int status =
-        rp_error_set(err, RP_STATUS_UNSUPPORTED,
-                     "model: GGUF files with F16 or quantized weights are served by the CPU "
-                     "alone, not by %s",
-                     selection->backend->name);
-    rp_error_hint(err, "use --device cpu, or the model's safetensors files");
-    return status;
-}
-
 int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engine_options *options,
                   void (*wake)(void *ctx), void *wake_ctx, struct rp_trace_ring *ring,
                   bool show_progress, enum rp_exit *out_code, struct rp_error *err) {
@@ -278,8 +258,6 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
     if (status == RP_OK)
         status = rp_model_open(dir, rp_stack_dtype(options->dtype), &quantization,
                                options->max_model_len, &stack->model, err);
-    if (status == RP_OK)
-        status = rp_stack_check_blocks(&stack->model.config, &stack->selection, err);
     if (status == RP_OK && mask)
         status = rp_model_set_mask(&stack->model, mask, err);
     else

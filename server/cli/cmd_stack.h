@@ -42,11 +42,6 @@ int rp_stack_open_mask(const char *dir, const struct rp_engine_options *options,
                        struct rp_mask **out, enum rp_exit *out_code,
                        struct rp_error *err) RP_MUST_USE;
 
-/* UNSUPPORTED: the backend has no GEMMs for GGUF's blocks. */
-int rp_stack_check_blocks(const struct rp_model_config *config,
-                          const struct rp_backend_selection *selection,
-                          struct rp_error *err) RP_MUST_USE;
-
 /* Opens everything. wake, wake_ctx and ring (NULL: no recording) are passed to the engine.
  * show_progress: on standard error, one rewritten line on a terminal, otherwise a line per stage.
  * On failure *out_code is the exit code. */

@@ -1,6 +1,7 @@
 #include "server/cli/hub_http.h"
 
 #include "base/base.h"
+#include "base/library.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,6 @@ int rp_hub_http_download(const char *url, const char *token, int fd, uint64_t fr
 #undef curl_easy_setopt
 #undef curl_easy_getinfo
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <unistd.h>
 
@@ -55,35 +55,25 @@ static struct {
 } lib;
 
 int rp_hub_http_open(struct rp_error *err) {
-    static const struct {
-        const char *name;
-        void *to;
-    } symbols[] = {{"curl_global_init", &lib.global_init},
-                   {"curl_easy_init", &lib.easy_init},
-                   {"curl_easy_setopt", &lib.easy_setopt},
-                   {"curl_easy_perform", &lib.easy_perform},
-                   {"curl_easy_getinfo", &lib.easy_getinfo},
-                   {"curl_easy_cleanup", &lib.easy_cleanup},
-                   {"curl_easy_strerror", &lib.easy_strerror},
-                   {"curl_url", &lib.url},
-                   {"curl_url_cleanup", &lib.url_cleanup},
-                   {"curl_url_set", &lib.url_set},
-                   {"curl_url_get", &lib.url_get},
-                   {"curl_free", &lib.free}};
+    static const struct rp_library_symbol symbols[] = {{"curl_global_init", &lib.global_init},
+                                                       {"curl_easy_init", &lib.easy_init},
+                                                       {"curl_easy_setopt", &lib.easy_setopt},
+                                                       {"curl_easy_perform", &lib.easy_perform},
+                                                       {"curl_easy_getinfo", &lib.easy_getinfo},
+                                                       {"curl_easy_cleanup", &lib.easy_cleanup},
+                                                       {"curl_easy_strerror", &lib.easy_strerror},
+                                                       {"curl_url", &lib.url},
+                                                       {"curl_url_cleanup", &lib.url_cleanup},
+                                                       {"curl_url_set", &lib.url_set},
+                                                       {"curl_url_get", &lib.url_get},
+                                                       {"curl_free", &lib.free}};
     if (lib.free)
         return RP_OK;
-    void *handle = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; handle && i < RP_ARRAY_COUNT(symbols); i++) {
-        void *symbol = dlsym(handle, symbols[i].name);
-        if (!symbol)
-            handle = NULL;
-        else
-            memcpy(symbols[i].to, &symbol, sizeof symbol);
-    }
-    if (handle && lib.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK)
+    bool loaded = rp_library_load("libcurl.so.4", symbols, RP_ARRAY_COUNT(symbols));
+    if (loaded && lib.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK)
         return RP_OK;
     int status = rp_error_set(err, RP_STATUS_UNSUPPORTED, "libcurl.so.4 cannot be loaded: %.200s",
-                              handle ? "it does not start" : "not installed");
+                              loaded ? "it does not start" : "not installed");
     rp_error_hint(err, "install the package libcurl4");
     return status;
 }

@@ -117,14 +117,39 @@ static int find_row(const char *value, const char *text, const struct specials *
                         value, names);
 }
 
-static int find_reasoning(const char *value, const char *text, const struct rp_dialect *row,
-                          const struct rp_dialect **out, struct rp_error *err) {
+/* Whether the template or a special token has a marker of reasoning, without white space at its
+ * ends. */
+static bool has_marker(const char *text, const struct specials *specials, const char *marker) {
+    char word[128];
+    marker += strspn(marker, " \n");
+    size_t len = strcspn(marker, "\n");
+    if (len == 0 || len >= sizeof word)
+        return len > 0;
+    memcpy(word, marker, len);
+    word[len] = '\0';
+    for (size_t i = 0; i < specials->count; i++)
+        if (strcmp(specials->texts[i], word) == 0)
+            return true;
+    return strstr(text, word) != NULL;
+}
+
+/* Where the reasoning comes from: the row itself, *out, or (neither) nowhere. A row that was found
+ * by the template alone is that of many models, and some of them do not reason. */
+static int find_reasoning(const struct rp_serve_options *options, const char *text,
+                          const struct specials *specials, const struct rp_dialect *row,
+                          bool *out_own, const struct rp_dialect **out, struct rp_error *err) {
+    const char *value = options->reasoning_parser;
     *out = NULL;
+    *out_own = false;
     if (is_word(value, "none"))
         return RP_OK;
     if (is_auto(value)) {
-        bool own = row && (row->reasoning_close[0] || row->shape == RP_CALL_HARMONY);
-        *out = own ? NULL : rp_dialect_detect_reasoning(text);
+        bool markers = row && row->reasoning_close[0];
+        if (markers && is_auto(options->tool_call_parser))
+            markers = has_marker(text, specials, row->reasoning_open) ||
+                      has_marker(text, specials, row->reasoning_close);
+        *out_own = markers || (row && row->shape == RP_CALL_HARMONY);
+        *out = *out_own ? NULL : rp_dialect_detect_reasoning(text);
         return RP_OK;
     }
     *out = rp_dialect_find_reasoning(value);
@@ -135,8 +160,8 @@ static int find_reasoning(const char *value, const char *text, const struct rp_d
                         value);
 }
 
-static int bind(const struct rp_dialect *row, const struct rp_dialect *reasoning, bool no_reasoning,
-                const struct specials *specials, struct rp_serve_dialect *out,
+static int bind(const struct rp_dialect *row, const struct rp_dialect *reasoning,
+                bool own_reasoning, const struct specials *specials, struct rp_serve_dialect *out,
                 struct rp_error *err) {
     struct rp_dialect own;
     if (!row && !reasoning)
@@ -148,7 +173,7 @@ static int bind(const struct rp_dialect *row, const struct rp_dialect *reasoning
         own.separator = own.name_prefix = own.name_close = own.id_open = own.quote = "";
         own.bare = false;
     }
-    if (no_reasoning)
+    if (!own_reasoning && !reasoning)
         own.reasoning_open = own.reasoning_close = "";
     int status =
         rp_dialect_bind(&own, reasoning, specials->texts, specials->count, &out->bound, err);
@@ -164,6 +189,7 @@ int rp_serve_dialect_open(const struct rp_serve_options *options,
                           struct rp_error *err) {
     const char *value = options->tool_call_parser;
     const struct rp_dialect *row = NULL, *reasoning = NULL;
+    bool own_reasoning = false;
     struct specials specials;
     memset(out, 0, sizeof *out);
     if (!templates)
@@ -177,10 +203,9 @@ int rp_serve_dialect_open(const struct rp_serve_options *options,
     else if (!is_word(value, "none"))
         status = find_row(value, text, &specials, &row, err);
     if (status == RP_OK)
-        status = find_reasoning(options->reasoning_parser, text, row, &reasoning, err);
+        status = find_reasoning(options, text, &specials, row, &own_reasoning, &reasoning, err);
     if (status == RP_OK)
-        status =
-            bind(row, reasoning, is_word(options->reasoning_parser, "none"), &specials, out, err);
+        status = bind(row, reasoning, own_reasoning, &specials, out, err);
     specials_deinit(&specials);
     out->text_arguments = status == RP_OK && rp_chat_probe_text_arguments(templates);
     return status;

@@ -27,7 +27,8 @@ struct rp_engine_options {
     uint32_t tensor_parallel_size;
     uint32_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint32_t block_size, num_gpu_blocks_override, threads, run_ahead;
-    uint64_t kv_cache_memory_bytes;
+    uint64_t kv_cache_memory_bytes, state_snapshot_bytes;
+    uint32_t state_snapshot_interval;
     double swap_space_gib; /* -1: from the free memory */
     double gpu_memory_utilization, watchdog_timeout_s;
     uint32_t mask_deadline_ms;
@@ -87,8 +88,8 @@ extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
         "dtype", CHOICE, base, rp_engine_options, dtype, "auto|float32|bfloat16", 0, 0, "auto",    \
         "type of weights in memory; auto keeps bf16 and f32 files as they are, f16 becomes f32"),  \
         RP_FLAG_ROW("quantization", CHOICE, base, rp_engine_options, quantization,                 \
-                    "none|int8|fp8|int8-w8a16|fp8-w8a16|int4", 0, 0, "none",                       \
-                    "layer weights in 8 bits, or (CPU) in 4; w8a16, int4: activations stay bf16"), \
+                    "none|int8|fp8|int8-w8a16|fp8-w8a16|int4|nvfp4|mxfp4", 0, 0, "none",           \
+                    "layer weights in 8 or 4 bits; w8a16, 4 bits: activations stay bf16"),         \
         RP_FLAG_ROW("quantization-head", SWITCH, base, rp_engine_options, quantize_head, NULL, 0,  \
                     0, NULL,                                                                       \
                     "with --quantization: also the head; if it is tied, also the embedding"),      \
@@ -135,6 +136,14 @@ extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
         RP_FLAG_ROW("enable-prefix-caching", SWITCH, base, rp_engine_options,                      \
                     enable_prefix_caching, NULL, 0, 0, "true",                                     \
                     "reuse KV pages of equal prompt prefixes"),                                    \
+        RP_FLAG_ROW("state-snapshot-memory-bytes", SIZE, base, rp_engine_options,                  \
+                    state_snapshot_bytes, "SIZE", 0, 1e15, "0",                                    \
+                    "models with recurrent state: bytes of the snapshots that prefix caching "     \
+                    "keeps (K, M, G); 0: two for each sequence, as memory allows"),                \
+        RP_FLAG_ROW("state-snapshot-interval", UINT, base, rp_engine_options,                      \
+                    state_snapshot_interval, "N", 1, 16777216, "2048",                             \
+                    "tokens between snapshots of a long prompt or answer, rounded up to a "        \
+                    "multiple of 64; one more is kept near the end of each prompt"),               \
         RP_FLAG_ROW("run-ahead", UINT, base, rp_engine_options, run_ahead, "0|1", 0, 1, "1",       \
                     "launch a step before the previous one was read"),                             \
         RP_FLAG_ROW("enforce-eager", SWITCH, base, rp_engine_options, enforce_eager, NULL, 0, 0,   \

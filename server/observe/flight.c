@@ -12,13 +12,11 @@
 #include "server/observe/trace_words.h"
 #include "server/server_internal.h"
 
-#include <errno.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Between two polls; between two samples of run-queue waits, while steps run and otherwise. */
@@ -255,19 +253,11 @@ static void consider(struct rp_flight *flight, const struct rp_flight_cause *cau
 /* Sleeps until the next poll or sample. */
 static void sleep_a_while(struct rp_flight *flight) {
     uint64_t steps = rp_counter_read(&rp_engine_metrics(flight->server->serving.engine)->steps);
-    long ms = flight->config.step_factor > 0 ? SAMPLE_MS : LOOK_MS;
-    struct timespec until;
+    uint64_t ms = flight->config.step_factor > 0 ? SAMPLE_MS : LOOK_MS;
     if (ms == SAMPLE_MS && steps != flight->sampled_steps)
         ms = SAMPLE_BUSY_MS;
     flight->sampled_steps = steps;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += ms * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
-    while (sem_timedwait(&flight->wake, &until) != 0 && errno == EINTR) {
-    }
+    (void)rp_sem_wait_ns(&flight->wake, ms * 1000000u);
 }
 
 static void *flight_main(void *arg) {

@@ -186,6 +186,23 @@ static const struct single of_experts[] = {
                "step: 1 is even."),
      AT(expert_imbalance)},
 };
+/* Only of models with recurrent state and a prefix cache. */
+static const struct single of_snapshots[] = {
+    {GAUGE("reprise_state_snapshots_capacity", NULL,
+           "Snapshots of recurrent state that there is room for."),
+     AT(snapshots_capacity)},
+    {GAUGE("reprise_state_snapshots_kept", NULL,
+           "Snapshots of recurrent state that a prompt with the same beginning can use."),
+     AT(snapshots_kept)},
+    {COUNTER("reprise_state_snapshots_saved_total", NULL, "Snapshots of recurrent state kept."),
+     AT(snapshots_saved)},
+    {COUNTER("reprise_state_snapshot_hits_total", NULL,
+             "Prompts that began with a snapshot of recurrent state."),
+     AT(snapshot_hits)},
+    {COUNTER("reprise_state_snapshot_evictions_total", NULL,
+             "Snapshots of recurrent state evicted for newer ones."),
+     AT(snapshot_evictions)},
+};
 static const struct rp_metric_family pages =
     GAUGE("reprise_kv_pages", NULL,
           "KV pages by state: free ones are empty, held ones belong to admitted requests, cached "
@@ -226,10 +243,13 @@ static void add_engine(const struct rp_engine_metrics *e, struct rp_registry *r)
         [RP_MEMORY_WORKSPACE] = "kind=\"workspace\"",
         [RP_MEMORY_GRAPHS] = "kind=\"graphs\"",
         [RP_MEMORY_SLOTS] = "kind=\"slots\"",
+        [RP_MEMORY_STATE] = "kind=\"state\"",
         [RP_MEMORY_KV] = "kind=\"kv\""};
     add_singles(of_engine, RP_ARRAY_COUNT(of_engine), e, r);
     if (e->expert_rows.bounds)
         add_singles(of_experts, RP_ARRAY_COUNT(of_experts), e, r);
+    if (rp_gauge_read(&e->snapshots_capacity))
+        add_singles(of_snapshots, RP_ARRAY_COUNT(of_snapshots), e, r);
     rp_registry_add(r, &pages, "state=\"free\"", &e->pages_free);
     rp_registry_add(r, &pages, "state=\"held\"", &e->pages_held);
     rp_registry_add(r, &pages, "state=\"cached\"", &e->pages_cached);

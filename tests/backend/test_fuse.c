@@ -201,6 +201,29 @@ static void test_an_output_shares_no_memory_with_an_earlier_input(void **state) 
     assert_false(is_fused("shares memory"));
 }
 
+/* A kernel that runs its members one after the other may: two tables that differ in this alone. */
+static void test_members_one_after_the_other_may_share_memory(void **state) {
+    (void)state;
+    for (int serial = 0; serial < 2; serial++) {
+        const struct rp_fusion rows[] = {
+            {.name = "both",
+             .form = RP_FUSION_ROWS,
+             .flags = serial ? RP_FUSION_SERIAL : 0,
+             .step_count = 2,
+             .steps = {{RP_OP_LINEAR, 0}, {RP_OP_SOFT_CAP, 0}}},
+            {.name = "linear", .step_count = 1, .steps = {{RP_OP_LINEAR, 0}}},
+            {.name = "soft_cap", .step_count = 1, .steps = {{RP_OP_SOFT_CAP, 0}}}};
+        const struct rp_fusion_table table = {.fusions = rows, .count = RP_ARRAY_COUNT(rows)};
+        start();
+        add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, PRODUCT, RP_NO_TENSOR, OTHER);
+        fuse(&table, true);
+        assert_int_equal(fused.count, 1);
+        offsets[OTHER] = offsets[IN];
+        fuse(&table, true);
+        assert_int_equal(fused.count, serial ? 1 : 2);
+    }
+}
+
 /* --- partial sums: a table whose matmuls store them, and whose adds read them */
 
 static bool always(const struct rp_fuse_input *input, const struct rp_fused_op *candidate) {
@@ -240,6 +263,49 @@ static void test_no_matmul_runs_before_partial_sums_are_read(void **state) {
     assert_non_null(strstr(fused.ops[0].why_not, "a matmul runs before"));
 }
 
+/* -- a group: partial sums go through an all-reduce in place, into the add and the norm. */
+static const struct rp_fusion exchange_rows[] = {
+    {.name = "linear_partials",
+     .flags = RP_FUSION_PARTIALS_OUT | RP_FUSION_PARTIALS_ONLY,
+     .step_count = 1,
+     .steps = {{RP_OP_LINEAR, 0}}},
+    {.name = "allreduce_norm",
+     .flags = RP_FUSION_RESIDUAL | RP_FUSION_STORES | RP_FUSION_PARTIALS_IN,
+     .step_count = 3,
+     .steps = {{RP_OP_ALLREDUCE, 0}, {RP_OP_ADD, 1}, {RP_OP_NORM, 0}}},
+    {.name = "linear", .step_count = 1, .steps = {{RP_OP_LINEAR, 0}}},
+    {.name = "allreduce",
+     .flags = RP_FUSION_PARTIALS_IN,
+     .step_count = 1,
+     .steps = {{RP_OP_ALLREDUCE, 0}}},
+    {.name = "add", .step_count = 1, .steps = {{RP_OP_ADD, 0}}},
+    {.name = "norm", .step_count = 1, .steps = {{RP_OP_NORM, 0}}},
+};
+static const struct rp_fusion_table exchange_table = {
+    .fusions = exchange_rows, .count = RP_ARRAY_COUNT(exchange_rows), .leaves_partials = always};
+
+/* linear -> all-reduce in place -> SUM += -> norm into OTHER, to which `again` is added. */
+static void emit_exchange(int32_t again) {
+    start();
+    add_op(RP_OP_ALLREDUCE, RP_ROWS_TOKEN, PRODUCT, RP_NO_TENSOR, PRODUCT);
+    add_op(RP_OP_ADD, RP_ROWS_TOKEN, SUM, PRODUCT, SUM);
+    add_op(RP_OP_NORM, RP_ROWS_TOKEN, SUM, RP_NO_TENSOR, OTHER);
+    add_op(RP_OP_ADD, RP_ROWS_TOKEN, OTHER, again, OTHER);
+    fuse(&exchange_table, false);
+}
+
+static void test_partial_sums_go_through_an_all_reduce_that_is_added_and_normed(void **state) {
+    (void)state;
+    emit_exchange(SUM); /* which the kernel stores */
+    assert_int_equal(fused.count, 3);
+    assert_int_equal(fused.ops[1].op_count, 3);
+    assert_int_equal(fused.ops[0].partials_to, 1);
+    emit_exchange(PRODUCT); /* the sum itself, which it does not */
+    assert_int_equal(fused.count, 5);
+    assert_int_equal(fused.ops[1].op_count, 1);
+    assert_int_equal(fused.ops[0].partials_to, 1); /* the all-reduce alone adds them up */
+}
+
 static void test_an_operator_without_a_kernel_is_refused_by_name(void **state) {
     (void)state;
     struct rp_error err = {0};
@@ -261,7 +327,9 @@ int main(void) {
         TEST(test_members_work_on_the_same_rows),
         TEST(test_nobody_in_between_writes_what_a_member_reads),
         TEST(test_an_output_shares_no_memory_with_an_earlier_input),
+        TEST(test_members_one_after_the_other_may_share_memory),
         TEST(test_no_matmul_runs_before_partial_sums_are_read),
+        TEST(test_partial_sums_go_through_an_all_reduce_that_is_added_and_normed),
         TEST(test_an_operator_without_a_kernel_is_refused_by_name),
 #undef TEST
     };

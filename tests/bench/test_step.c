@@ -2,6 +2,7 @@
  * bytes and operations of their shapes. Times are not checked. */
 #include "base/memory.h"
 #include "bench/bench_step.h"
+#include "engine/buckets.h"
 #include "tests/support/fake_backend.h"
 
 #include <setjmp.h>
@@ -47,9 +48,10 @@ static struct rp_bench_step_config decode_config(void) {
 }
 
 static struct rp_bench_step_config prompt_config(void) {
-    static const uint32_t contexts[] = {1, 33, 200};
+    static const uint32_t batches[] = {1, 3}, contexts[] = {1, 33, 200};
     struct rp_bench_step_config config = decode_config();
     config.prompt = true;
+    config.batches = batches;
     config.contexts = contexts;
     config.context_count = 3;
     config.steps = 3;
@@ -105,16 +107,32 @@ static void steps_count_from_where_they_have_settled(void **state) {
     assert_true(c->gap_us_p99 < 1e9); /* no gap includes a pause between runs */
 }
 
-static void prompts_of_any_length_run_in_one_step(void **state) {
+static void prompts_of_any_length_and_number_run_in_one_step(void **state) {
     (void)state;
     struct rp_bench_step_config config = prompt_config();
     config.dtype = RP_DTYPE_F32;
     assert_int_equal(rp_bench_step(&config, result, &err), RP_OK);
-    assert_int_equal(result->case_count, 3);
+    assert_int_equal(result->case_count, 6);
     for (uint32_t i = 1; i < 3; i++) {
-        check_case(&result->cases[i], 3);
-        assert_true(result->cases[i].gemm_flops > 0);
+        const struct rp_bench_step *one = &result->cases[i], *three = &result->cases[3 + i];
+        check_case(one, 3);
+        check_case(three, 3);
+        assert_true(one->gemm_flops > 0 && three->gemm_flops > 0);
+        assert_int_equal(three->batch, 3);
+        assert_true(three->flops == 3 * one->flops);
+        assert_true(three->kv_bytes == 3 * one->kv_bytes);
+        assert_true(three->weight_bytes == one->weight_bytes);
     }
+}
+
+static void more_tokens_than_a_step_has_are_refused(void **state) {
+    (void)state;
+    static const uint32_t batches[] = {RP_STEP_TOKENS_MAX};
+    struct rp_bench_step_config config = prompt_config();
+    config.batches = batches;
+    config.batch_count = 1;
+    assert_int_equal(rp_bench_step(&config, result, &err), RP_STATUS_RANGE);
+    assert_non_null(strstr(err.text, "tokens in a step"));
 }
 
 static void steps_run_eager_and_unfused_and_with_wide_page_tables(void **state) {
@@ -172,7 +190,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decode_steps_have_the_bytes_of_every_batch_and_context),
         cmocka_unit_test(steps_count_from_where_they_have_settled),
-        cmocka_unit_test(prompts_of_any_length_run_in_one_step),
+        cmocka_unit_test(prompts_of_any_length_and_number_run_in_one_step),
+        cmocka_unit_test(more_tokens_than_a_step_has_are_refused),
         cmocka_unit_test(steps_run_eager_and_unfused_and_with_wide_page_tables),
         cmocka_unit_test(a_gpu_runs_what_fits_its_memory),
         cmocka_unit_test(what_cannot_be_is_refused),

@@ -246,7 +246,7 @@ def check_output_that_cannot_be_written():
 def check_start_up():
     with Server() as server:
         lines = server.output().splitlines()
-        assert 0 < len(lines) <= 12, lines
+        assert 0 < len(lines) <= 13, lines
         assert "curl" in lines[-1] and "/v1/chat/completions" in lines[-1], lines[-1]
         answer = subprocess.run(["sh", "-c", lines[-1].strip()], capture_output=True, timeout=60)
         assert json.loads(answer.stdout)["object"] == "chat.completion", answer

@@ -259,6 +259,52 @@ static void test_activations_of_any_size_are_right(void **state) {
             }
 }
 
+/* gpt-oss's activation; gates and ups inside the limits, at them, and past them. */
+static void test_the_clamped_activation_limits_gate_and_up(void **state) {
+    (void)state;
+    float gate[21], up[21], out[21], nan = NAN, two = 2.0f;
+    for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++) {
+        const struct rp_fast_ops *ops = rp_fast_ops_select((enum rp_cpu_isa)isa);
+        for (float first = -120.0f; first < 20.0f; first += 0.37f) {
+            for (int i = 0; i < 21; i++) {
+                gate[i] = first + (float)i * 0.05f;
+                up[i] = (float)(i - 10);
+            }
+            ops->gate(RP_ACTIVATION_SWIGLU_CLAMPED, gate, up, 21, out, RP_DTYPE_F32);
+            for (int i = 0; i < 21; i++) {
+                double g = fmin((double)gate[i], 7), u = fmax(fmin((double)up[i], 7), -7);
+                double want = (u + 1) * g / (1 + exp(-1.702 * g));
+                if (!(fabs((double)out[i] - want) <= 3e-6 * fabs(want) + 3e-6))
+                    fail_msg("isa %d at %g, %g: %g instead of %g", isa, (double)gate[i],
+                             (double)up[i], (double)out[i], want);
+            }
+        }
+        ops->gate(RP_ACTIVATION_SWIGLU_CLAMPED, &nan, &two, 1, out, RP_DTYPE_F32);
+        ops->gate(RP_ACTIVATION_SWIGLU_CLAMPED, &two, &nan, 1, out + 1, RP_DTYPE_F32);
+        assert_true(isnan(out[0]) && isnan(out[1]));
+    }
+}
+
+static void test_a_sigmoid_gate_is_the_formula_on_every_instruction_set(void **state) {
+    float gate[21], up[21], out[21];
+    (void)state;
+    for (int i = 0; i < 21; i++) {
+        gate[i] = (float)(i - 10) * 8.5f; /* nearly the largest argument of exp */
+        up[i] = (float)(i % 5) - 1.5f;
+    }
+    for (int isa = RP_ISA_SCALAR; isa <= (int)rp_cpu_isa_detect(); isa++) {
+        const struct rp_fast_ops *ops = rp_fast_ops_select((enum rp_cpu_isa)isa);
+        memset(out, 0xFF, sizeof out);
+        ops->gate(RP_ACTIVATION_SIGMOID, gate, up, 21, out, RP_DTYPE_F32);
+        for (int i = 0; i < 21; i++) {
+            double want = (double)up[i] / (1 + exp(-(double)gate[i]));
+            if (!(fabs((double)out[i] - want) <= 3e-6 * fabs(want) + 1e-30))
+                fail_msg("isa %d at %g: %g instead of %g", isa, (double)gate[i], (double)out[i],
+                         want);
+        }
+    }
+}
+
 static void test_caps_are_the_formula_at_any_size_and_place(void **state) {
     (void)state;
     float x[COLS], out[COLS], alone[COLS];
@@ -341,6 +387,8 @@ int main(void) {
         TEST(test_add_gives_the_same_bits),
         TEST(test_activation_is_the_activation),
         TEST(test_activations_of_any_size_are_right),
+        TEST(test_the_clamped_activation_limits_gate_and_up),
+        TEST(test_a_sigmoid_gate_is_the_formula_on_every_instruction_set),
         TEST(test_caps_are_the_formula_at_any_size_and_place),
         TEST(test_a_value_has_the_same_bits_at_every_place),
         TEST(test_nan_and_rounding_to_bf16_are_those_of_the_truth),

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "model/model.h"
 #include "tests/support/data.h"
+#include "tests/support/engine_wait.h"
 #include "tests/support/fake_backend.h"
 
 #include <semaphore.h>
@@ -19,7 +20,14 @@
 
 #include <cmocka.h>
 
-enum { FIXTURE_REQUESTS = 12, FIXTURE_PROMPT = 120, FIXTURE_OUTPUT = 24 };
+#ifndef FIXTURE_REQUEST_COUNT
+#define FIXTURE_REQUEST_COUNT 12
+#endif
+#ifndef FIXTURE_SLOT_COUNT
+#define FIXTURE_SLOT_COUNT 8
+#endif
+
+enum { FIXTURE_REQUESTS = FIXTURE_REQUEST_COUNT, FIXTURE_PROMPT = 120, FIXTURE_OUTPUT = 24 };
 
 struct fixture_answer {
     int32_t tokens[FIXTURE_OUTPUT];
@@ -40,7 +48,7 @@ static void fixture_on_wake(void *ctx) {
 }
 
 /* Weights are moved to the GPU, so each engine needs a separate model. */
-static void fixture_load_model(void) {
+static inline void fixture_load_model(void) {
     char path[1024];
     struct rp_error err = {0};
     rp_test_source("models/demo", path, sizeof path);
@@ -49,7 +57,7 @@ static void fixture_load_model(void) {
         fail_msg("%s", err.text);
 }
 
-static int fixture_setup(void **state) {
+static inline int fixture_setup(void **state) {
     (void)state;
     sem_init(&fixture_wake, 0, 0);
     fake_backend_reset();
@@ -69,7 +77,7 @@ static int fixture_teardown(void **state) {
 static struct rp_engine_config fixture_config(const struct rp_backend *backend) {
     return (struct rp_engine_config){.backend = backend,
                                      .device = {.threads = 2},
-                                     .max_num_seqs = 8,
+                                     .max_num_seqs = FIXTURE_SLOT_COUNT,
                                      .max_num_batched_tokens = 64,
                                      .queue_capacity = FIXTURE_REQUESTS,
                                      .kv_dtype = RP_DTYPE_BF16,
@@ -118,7 +126,7 @@ static void fixture_make_requests(void) {
 static inline void fixture_drain(uint32_t count) {
     struct rp_event event;
     while (count > 0) {
-        sem_wait(&fixture_wake);
+        rp_test_await_events(&fixture_wake, fixture_engine);
         while (rp_engine_next_event(fixture_engine, &event)) {
             struct fixture_answer *answer = &fixture_answers[event.request->id];
             assert_int_equal(answer->closed, 0);

@@ -131,7 +131,7 @@ static uint32_t drain_until_polled(uint32_t limit) {
 
 static void drain_all(uint32_t limit, uint32_t closed) {
     while (closed < FIXTURE_REQUESTS) {
-        sem_wait(&fixture_wake);
+        rp_test_await_events(&fixture_wake, fixture_engine);
         closed += drain(limit);
     }
 }
@@ -220,7 +220,7 @@ static void check_withheld(const struct rp_engine_config *config) {
     /* Its sixth token is held: no request gets a token until the deadline has passed. */
     uint32_t closed = 0;
     while (fixture_answers[HELD].count < limit) {
-        sem_wait(&fixture_wake);
+        rp_test_await_events(&fixture_wake, fixture_engine);
         closed += drain(limit);
     }
     closed += drain_until_polled(limit);

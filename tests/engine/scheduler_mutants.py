@@ -12,7 +12,7 @@ import sys
 
 ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
 FILES = ["scheduler_internal.h", "scheduler.c", "scheduler_admit.c", "scheduler_check.c", "scheduler_commit.c",
-         "scheduler_pages.c", "scheduler_plan.c", "scheduler_swap.c", "scheduler_tenants.c"]
+         "scheduler_pages.c", "scheduler_plan.c", "scheduler_state.c", "scheduler_swap.c", "scheduler_tenants.c"]
 
 MUTANTS = {
     "none": ("no bug: nothing may be found", []),
@@ -41,6 +41,21 @@ MUTANTS = {
          "            sequence->verified_length = row->start + row->count;\n"
          "            rp_sched_prove_pages(scheduler, sequence);\n"
          "        } else {\n            condemn_pages(scheduler, sequence);\n        }")]),
+    "state_not_restored": ("a prefix hit begins without a snapshot", [
+        ("scheduler_admit.c", "(struct rp_sched_join){request, sequence->slot, hit_tokens, match->snapshot};",
+         "(struct rp_sched_join){request, sequence->slot, hit_tokens, 0};")]),
+    "state_of_other_tokens": ("a snapshot is named after the page before", [
+        ("scheduler_pages.c", "        rp_kv_snapshots_name(&scheduler->snapshots, sequence->pending_snapshots,\n"
+         "                             sequence->hashed_pages * scheduler->config.page_tokens,",
+         "        rp_kv_snapshots_name(&scheduler->snapshots, sequence->pending_snapshots,\n"
+         "                             (sequence->hashed_pages + 1) * scheduler->config.page_tokens,")]),
+    "hit_without_snapshot": ("a hit may end where no snapshot is", [
+        ("scheduler_admit.c", "            whole = snapshot != RP_NO_SNAPSHOT;", "            snapshot = snapshot != RP_NO_SNAPSHOT ? snapshot : 0;")]),
+    "snapshot_leak": ("a sequence that ends keeps its unproven snapshots", [
+        ("scheduler_commit.c", "    rp_kv_snapshots_drop(&scheduler->snapshots, &sequence->pending_snapshots);\n", "")]),
+    "snapshot_past_row": ("a snapshot is planned where the row does not come to", [
+        ("scheduler_state.c", "position > (uint64_t)row->start + row->count ||",
+         "position > (uint64_t)row->start + row->count + 1 ||")]),
     "closed_twice": ("a cancel is answered again after a stop", [
         ("scheduler_commit.c", "        rp_sched_close(scheduler, sequence, RP_FINISH_STOP, now_ns);",
          "        rp_sched_close(scheduler, sequence, RP_FINISH_STOP, now_ns);\n"
@@ -60,7 +75,7 @@ MUTANTS = {
         ("scheduler_commit.c", "                rp_kv_pool_release(&scheduler->host, held->table[--held->end], 0);",
          "                held->end--;")]),
     "no_rotation": ("the oldest decode rows always go first", [
-        ("scheduler_plan.c", "    bool in_turn = ready > limit;", "    bool in_turn = false;")]),
+        ("scheduler_plan.c", "    if (count <= limit)", "    if (true)")]),
     "hit_not_acquired": ("a page that was found is used without a reference", [
         ("scheduler_admit.c", "            rp_kv_pool_acquire(&scheduler->pool, page);",
          "            if (scheduler->pool.pages[page].state != RP_KV_CACHED)\n"

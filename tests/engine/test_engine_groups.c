@@ -51,7 +51,7 @@ static void release_hold(const struct rp_event *event) {
 static void drain(struct answers *out, uint32_t count) {
     struct rp_event event;
     while (count > 0) {
-        sem_wait(&fixture_wake);
+        rp_test_await_events(&fixture_wake, fixture_engine);
         while (rp_engine_next_event(fixture_engine, &event)) {
             if (event.kind == RP_EVENT_CLOSED) {
                 assert_int_equal(event.finish_reason, RP_FINISH_LENGTH);

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "model/model.h"
 #include "tests/support/data.h"
+#include "tests/support/engine_wait.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -85,7 +86,7 @@ static enum rp_finish_reason run(struct rp_request *request) {
     assert_int_equal(rp_engine_submit(engine, request), RP_OK);
     for (;;) {
         struct rp_event event;
-        sem_wait(&wake);
+        rp_test_await_events(&wake, engine);
         while (rp_engine_next_event(engine, &event)) {
             if (event.kind == RP_EVENT_CLOSED)
                 return event.finish_reason;

@@ -22,7 +22,7 @@ static void print_report(const struct sched_sim_report *report, double seconds) 
     P(cancels_while_swapped), P(numerics), P(withheld), P(errors), P(preemptions), P(swap_ins),
         P(hit_tokens);
     P(shared_pages), P(evictions), P(zeroed_pages), P(wasted_rows), P(results_while_swapped);
-    P(window_hits), P(passed_pages);
+    P(window_hits), P(passed_pages), P(state_hits), P(snapshot_evictions);
 #undef P
     printf("\n%.2f s, %.0f steps/s\n", seconds, (double)report->steps / seconds);
 }
@@ -48,6 +48,7 @@ static void test_every_request_gets_its_own_tokens_and_ends_once(void **state) {
     assert_true(report.numerics > 50 && report.withheld > 50 && report.zeroed_pages > 50);
     assert_true(report.stops > 100 && report.lengths > 100 && report.cancels > 100);
     assert_true(report.window_hits > 100 && report.passed_pages > 1000);
+    assert_true(report.state_hits > 100 && report.snapshot_evictions > 100);
     assert_true(report.errors > 20 && report.wasted_rows > 100 && report.refused > 100);
 }
 

@@ -1,8 +1,10 @@
 /* attention_fixture.h - sequences whose q, k and v are functions of (slot, position, head), on
  * the host and on the GPU; shared by the tests of attention kernels.
  *
- * Pages are NaN where the step's rows may not read, page tables have an invalid page after a
- * sequence's last one, q of dead tokens is NaN, and outputs are poisoned. */
+ * Pages are NaN where the step's rows may not read. A slot has two page tables, of which the layer
+ * reads the second. The first has invalid pages alone, the second has them after a sequence's last
+ * page and before the pages that a row's window reaches. q of dead tokens is NaN, and outputs are
+ * poisoned. */
 #ifndef RP_TESTS_GPU_ATTENTION_FIXTURE_H
 #define RP_TESTS_GPU_ATTENTION_FIXTURE_H
 
@@ -10,6 +12,7 @@
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
+#include "kvcache/kv_groups.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/test_values.h"
 
@@ -31,6 +34,16 @@ struct fixture_shape {
     uint32_t length; /* of every sequence, at most */
 };
 
+/* Fixtures that are opened from now on have sinks, until the test ends. */
+static bool fixture_has_sinks;
+
+#define FIXTURE_HEAD_DIM_MAX 512
+#define FIXTURE_NO_PAGE      0x7FFFFFFFu
+
+/* Query head h has [h % 12]. */
+static const float fixture_sinks[12] = {-6.0f, 1.5f,   0.25f, 9.0f, -0.5f, 3.0f,
+                                        20.0f, -30.0f, 2.0f,  0.0f, -1.0f, 5.0f};
+
 struct fixture {
     struct fixture_shape shape;
     struct rp_gpu_step step;
@@ -39,6 +52,7 @@ struct fixture {
     size_t pages_bytes, q_bytes, out_bytes;
     unsigned char *got; /* out, downloaded */
     float *expect;      /* (slot, position, heads * head_dim): the expected bits of a row */
+    float sinks[64];
 };
 
 static inline void check_cuda(int error) {
@@ -70,12 +84,15 @@ static inline void fixture_open_gpu(struct fixture *f) {
     call->args.kv.base = rp_gpu_poisoned(f->pages_bytes);
     call->args.q = rp_gpu_poisoned(f->q_bytes);
     call->args.out = rp_gpu_poisoned(f->out_bytes);
+    if (f->host.sinks)
+        call->args.sinks = rp_gpu_upload(f->sinks, f->shape.heads * sizeof *f->sinks);
     rp_gpu_limits(&call->config.limits);
     call->config.step = f->step.device;
     call->config.kv = call->args.kv;
     call->config.heads = f->shape.heads;
     call->config.kv_heads = f->shape.kv_heads;
     call->config.head_dim = f->shape.head_dim;
+    call->config.tables = 2;
     call->config.windows[0] = f->shape.window;
     call->config.window_count = 1;
     call->rows = RP_ATTENTION_ALL_ROWS;
@@ -86,13 +103,28 @@ static inline void fixture_open_gpu(struct fixture *f) {
         rp_gpu_poisoned(call->workspace.tile_capacity * sizeof(struct rp_attention_plan_tile));
 }
 
-/* Page tables are scattered; an odd window gives odd strides. */
+static inline uint32_t fixture_pages_per_slot(const struct fixture *f) {
+    return RP_CEIL_DIV(f->shape.length, f->shape.page_tokens);
+}
+
+/* Scattered pages. */
+static inline void fixture_fill_tables(struct fixture *f) {
+    for (uint32_t slot = 0; slot < FIXTURE_SLOTS; slot++) {
+        uint32_t *pages = fixture_slot(f, slot) + RP_SLOT_PAGES;
+        for (uint32_t i = 0; i < f->step.host.config.pages_per_slot; i++)
+            pages[i] = FIXTURE_NO_PAGE;
+        for (uint32_t i = 0; i < fixture_pages_per_slot(f); i++)
+            pages[f->host.table + i] = 1 + (i * FIXTURE_SLOTS + (slot + i) % FIXTURE_SLOTS);
+    }
+}
+
+/* An odd window gives odd strides. */
 static inline void fixture_open(struct fixture *f, const struct fixture_shape *shape) {
     fixture_close(f);
     f->shape = *shape;
     uint32_t per_slot = RP_CEIL_DIV(shape->length, shape->page_tokens);
     struct rp_step_config config = {.slot_count = FIXTURE_SLOTS,
-                                    .pages_per_slot = per_slot + 3,
+                                    .pages_per_slot = 2 * (per_slot + 3),
                                     .row_capacity = FIXTURE_ROWS,
                                     .token_capacity = FIXTURE_TOKENS,
                                     .logit_row_capacity = FIXTURE_ROWS,
@@ -109,6 +141,7 @@ static inline void fixture_open(struct fixture *f, const struct fixture_shape *s
                                        .kv_heads = shape->kv_heads,
                                        .head_dim = shape->head_dim,
                                        .layer = FIXTURE_LAYER,
+                                       .table = per_slot + 3,
                                        .window = shape->window,
                                        .scale = 1.0f / sqrtf((float)shape->head_dim)};
     assert_true(rp_kv_layout_init(&host->kv, FIXTURE_LAYERS, shape->kv_heads, shape->head_dim,
@@ -123,17 +156,19 @@ static inline void fixture_open(struct fixture *f, const struct fixture_shape *s
     f->expect =
         rp_calloc((size_t)FIXTURE_SLOTS * shape->length * shape->heads * shape->head_dim, 4);
     assert_true(host->kv.base && host->q && host->out && f->got && f->expect);
-    for (uint32_t slot = 0; slot < FIXTURE_SLOTS; slot++)
-        for (uint32_t i = 0; i < config.pages_per_slot; i++)
-            fixture_slot(f, slot)[RP_SLOT_PAGES + i] =
-                i < per_slot ? 1 + (i * FIXTURE_SLOTS + (slot + i) % FIXTURE_SLOTS) : 0x7FFFFFFFu;
+    assert_true(shape->heads <= RP_ARRAY_COUNT(f->sinks));
+    for (uint32_t h = 0; h < shape->heads; h++)
+        f->sinks[h] = fixture_sinks[h % RP_ARRAY_COUNT(fixture_sinks)];
+    host->sinks = fixture_has_sinks ? f->sinks : NULL;
+    fixture_fill_tables(f);
     fixture_open_gpu(f);
 }
 
 static inline unsigned char *fixture_run_at(struct fixture *f, uint32_t kv, uint32_t slot,
                                             uint32_t position, uint32_t head) {
     const struct rp_kv_layout *layout = &f->host.kv;
-    uint32_t page = fixture_slot(f, slot)[RP_SLOT_PAGES + position / layout->page_tokens];
+    const uint32_t *pages = fixture_slot(f, slot) + RP_SLOT_PAGES + f->host.table;
+    uint32_t page = pages[position / layout->page_tokens];
     return rp_kv_run(layout, page, FIXTURE_LAYER, kv, head);
 }
 
@@ -148,7 +183,7 @@ static inline void fixture_store_row(struct fixture *f, uint32_t kv, uint32_t sl
                                      uint32_t position, uint32_t head) {
     const struct rp_kv_layout *layout = &f->host.kv;
     unsigned char *to = fixture_kv_at(f, kv, slot, position, head);
-    float row[256];
+    float row[FIXTURE_HEAD_DIM_MAX];
     for (uint32_t d = 0; d < layout->head_dim; d++)
         row[d] = rp_test_value_of(kv, slot, position, head, d) * (kv == 0 ? 3.0f : 1.0f);
     if (layout->scales_at)
@@ -175,6 +210,7 @@ static inline void fixture_begin(struct fixture *f) {
     memset(f->step.host.counts, 0, sizeof *f->step.host.counts);
     memset((void *)f->host.q, 0xFF, f->q_bytes);
     memset(f->host.kv.base, 0xFF, f->pages_bytes);
+    fixture_fill_tables(f);
     for (uint32_t slot = 0; slot < FIXTURE_SLOTS; slot++)
         fixture_slot(f, slot)[RP_SLOT_FINISHED] = 0;
     for (uint32_t t = 0; t < FIXTURE_TOKENS; t++) {
@@ -183,7 +219,8 @@ static inline void fixture_begin(struct fixture *f) {
     }
 }
 
-/* A row of `count` tokens from position `begin`; K and V are stored where visible to them. */
+/* A row of `count` tokens from position `begin`; K and V are stored where visible to them. Pages
+ * that none of them sees are given back. */
 static inline void fixture_add_row(struct fixture *f, uint32_t slot, uint32_t begin, uint32_t count,
                                    uint32_t flags) {
     struct rp_step_view *step = &f->step.host;
@@ -204,9 +241,12 @@ static inline void fixture_add_row(struct fixture *f, uint32_t slot, uint32_t be
             for (uint32_t d = 0; d < f->shape.head_dim; d++)
                 q[head * f->shape.head_dim + d] = rp_test_value_of(2, slot, begin + i, head, d);
     }
-    if (!finished)
-        fixture_store_kv(f, slot, window != 0 && begin >= window ? begin + 1 - window : 0,
-                         begin + count);
+    if (finished)
+        return;
+    fixture_store_kv(f, slot, window != 0 && begin >= window ? begin + 1 - window : 0,
+                     begin + count);
+    for (uint32_t i = 0; i < rp_kv_first_page(window, f->shape.page_tokens, begin); i++)
+        fixture_slot(f, slot)[RP_SLOT_PAGES + f->host.table + i] = FIXTURE_NO_PAGE;
 }
 
 static inline void fixture_add_padding(struct fixture *f, uint32_t count) {
@@ -294,7 +334,7 @@ static inline void fixture_check_truth(struct fixture *f, double norm_limit, dou
     struct rp_cpu_worker worker = {.index = 0, .count = 1};
     size_t dim = f->shape.head_dim, size = fixture_out_size(f);
     double difference = 0, total = 1e-300, worst = 0;
-    float got[256], want[256];
+    float got[FIXTURE_HEAD_DIM_MAX], want[FIXTURE_HEAD_DIM_MAX];
     memset(f->host.out, 0xFF, f->out_bytes);
     rp_attention_scalar(&f->host, &worker);
     for (uint32_t t = 0; t < FIXTURE_TOKENS; t++)
@@ -318,9 +358,9 @@ static inline void fixture_check_truth(struct fixture *f, double norm_limit, dou
             }
         }
     double norm = sqrt(difference / total);
-    printf("    %s heads %u/%u dim %zu pages %u window %u: error %.2e, worst %.2e\n",
+    printf("    %s heads %u/%u dim %zu pages %u window %u%s: error %.2e, worst %.2e\n",
            rp_dtype_name(f->shape.kv), f->shape.heads, f->shape.kv_heads, dim, f->shape.page_tokens,
-           f->shape.window, norm, worst);
+           f->shape.window, f->host.sinks ? " sinks" : "", norm, worst);
     if (!(norm <= norm_limit))
         fail_msg("relative error %g", norm);
     fixture_check_untouched(f, "the truth");
@@ -424,6 +464,7 @@ static inline int fixture_setup(void **state) {
 }
 
 static inline int fixture_teardown(void **state) {
+    fixture_has_sinks = false;
     fixture_close(*state);
     rp_free(*state);
     return 0;

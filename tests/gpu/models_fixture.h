@@ -3,14 +3,18 @@
  *
  * SEQUENCES sequences with prompts of many lengths and a few tokens after each, all teacher
  * forced. A step reads any piece of any of them: its slot's length is set to the beginning of the
- * piece, and earlier steps have written the pages before it. The reference is the simplest way to
- * run them: one at a time, the prompt in one piece, lowered operator by operator, no graph.
- * Included once per test program. */
+ * piece, and earlier steps have written the pages before it. Recurrent state is that of the tokens
+ * that a slot ran last, or is restored: each prompt stores it at its end. The reference is the
+ * simplest way to run them: one at a time, the prompt in one piece, lowered operator by operator,
+ * no graph.
+ * Included once per test program, which has defined model_cases. */
 #ifndef RP_TESTS_GPU_MODELS_FIXTURE_H
 #define RP_TESTS_GPU_MODELS_FIXTURE_H
 
 #include "base/memory.h"
 #include "engine/buckets.h"
+#include "model/quant_config.h"
+#include "tests/gpu/model_case.h"
 #include "tests/support/driver.h"
 #include "tests/support/family_configs.h"
 #include "tests/support/gpu_test.h"
@@ -30,73 +34,6 @@ enum {
     STEP_TOKENS = 512
 };
 
-struct model_case {
-    const char *name;
-    enum rp_family family;
-    enum rp_dtype dtype;
-    uint32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, window;
-    bool tied;
-    enum rp_quant_scheme scheme; /* of the projections, or none */
-    bool head, blocks;   /* also the output layer; FP8 with a scale per block of 128 x 128 */
-    enum rp_dtype pages; /* of 8 bits; 0: the model's own type */
-};
-
-static const struct model_case model_cases[] = {
-    {"llama bf16 64", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0, .tied = true},
-    {"llama f32 8", RP_FAMILY_LLAMA, RP_DTYPE_F32, 40, 88, 2, 5, 1, 8, 97, 0, .tied = false},
-    {"llama bf16 128", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 1024, 1408, 2, 8, 2, 128, 512, 0,
-     .tied = false},
-    {"llama f32 64", RP_FAMILY_LLAMA, RP_DTYPE_F32, 192, 320, 2, 3, 3, 64, 256, 0, .tied = true},
-    {"mistral bf16 128", RP_FAMILY_MISTRAL, RP_DTYPE_BF16, 328, 456, 2, 4, 1, 128, 331, 40,
-     .tied = false},
-    {"mistral f32 40", RP_FAMILY_MISTRAL, RP_DTYPE_F32, 120, 200, 2, 3, 1, 40, 131, 7,
-     .tied = true},
-    {"qwen2 bf16 64", RP_FAMILY_QWEN2, RP_DTYPE_BF16, 896, 1216, 1, 14, 2, 64, 384, 0,
-     .tied = true},
-    {"qwen2 bf16 40", RP_FAMILY_QWEN2, RP_DTYPE_BF16, 200, 264, 2, 5, 5, 40, 209, 0, .tied = false},
-    {"qwen3 bf16 128", RP_FAMILY_QWEN3, RP_DTYPE_BF16, 256, 768, 2, 8, 2, 128, 320, 0,
-     .tied = true},
-    {"qwen3 bf16 8", RP_FAMILY_QWEN3, RP_DTYPE_BF16, 72, 104, 2, 6, 2, 8, 97, 33, .tied = false},
-    {"qwen3 f32 128", RP_FAMILY_QWEN3, RP_DTYPE_F32, 200, 264, 2, 2, 1, 128, 200, 0, .tied = false},
-    {"gemma2 bf16 256", RP_FAMILY_GEMMA2, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 256, 320, 40,
-     .tied = true},
-    {"gemma2 f32 24", RP_FAMILY_GEMMA2, RP_DTYPE_F32, 120, 200, 3, 3, 1, 24, 131, 7, .tied = true},
-    {"granite bf16 64", RP_FAMILY_GRANITE, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0,
-     .tied = true},
-    {"olmo3 bf16 128", RP_FAMILY_OLMO3, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 128, 320, 40,
-     .tied = false},
-    {"smollm3 f32 40", RP_FAMILY_SMOLLM3, RP_DTYPE_F32, 120, 200, 2, 3, 1, 40, 131, 0,
-     .tied = true},
-    {"ministral3 bf16 128", RP_FAMILY_MINISTRAL3, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 128, 320, 0,
-     .tied = false},
-    {"stablelm bf16 64", RP_FAMILY_STABLELM, RP_DTYPE_BF16, 256, 512, 2, 4, 4, 64, 320, 0,
-     .tied = false},
-    {"cohere int8 64", RP_FAMILY_COHERE, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0, .tied = true,
-     .scheme = RP_QUANT_INT8},
-    {"llama int8 64", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 0, .tied = true,
-     .scheme = RP_QUANT_INT8, .head = true},
-    {"llama fp8 128", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 1024, 1408, 2, 8, 2, 128, 512, 0,
-     .tied = false, .scheme = RP_QUANT_FP8, .head = true},
-    {"mistral fp8 blocks 128", RP_FAMILY_MISTRAL, RP_DTYPE_BF16, 384, 640, 2, 4, 1, 128, 331, 40,
-     .tied = false, .scheme = RP_QUANT_FP8, .blocks = true},
-    {"qwen2 int8-w8a16 64", RP_FAMILY_QWEN2, RP_DTYPE_BF16, 896, 1216, 1, 14, 2, 64, 384, 0,
-     .tied = true, .scheme = RP_QUANT_INT8_W8A16},
-    {"qwen3 int8 8", RP_FAMILY_QWEN3, RP_DTYPE_BF16, 72, 104, 2, 6, 2, 8, 97, 33, .tied = false,
-     .scheme = RP_QUANT_INT8},
-    {"gemma2 fp8-w8a16 64", RP_FAMILY_GEMMA2, RP_DTYPE_BF16, 256, 512, 2, 4, 2, 64, 320, 40,
-     .tied = true, .scheme = RP_QUANT_FP8_W8A16, .head = true},
-    {"gemma2 int8 256", RP_FAMILY_GEMMA2, RP_DTYPE_BF16, 256, 768, 2, 4, 2, 256, 320, 40,
-     .tied = true, .scheme = RP_QUANT_INT8},
-    {"llama bf16 128, pages int8", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 512, 704, 2, 4, 2, 128, 320, 0,
-     .tied = false, .pages = RP_DTYPE_INT8},
-    {"qwen3 bf16 64, pages fp8", RP_FAMILY_QWEN3, RP_DTYPE_BF16, 256, 768, 2, 4, 1, 64, 320, 0,
-     .tied = true, .pages = RP_DTYPE_FP8_E4M3},
-    {"mistral f32 40, pages fp8", RP_FAMILY_MISTRAL, RP_DTYPE_F32, 120, 200, 2, 3, 1, 40, 131, 7,
-     .tied = true, .pages = RP_DTYPE_FP8_E4M3},
-    {"llama fp8 128, pages fp8", RP_FAMILY_LLAMA, RP_DTYPE_BF16, 1024, 1408, 2, 8, 2, 128, 512, 0,
-     .tied = false, .scheme = RP_QUANT_FP8, .head = true, .pages = RP_DTYPE_FP8_E4M3},
-};
-
 /* A piece of a sequence as one row of a step. */
 struct piece {
     uint32_t sequence, begin, count;
@@ -108,9 +45,13 @@ static struct rp_driver driver;
 static struct rp_bucket_list *bucket_list;
 static float (*truth)[1 + FORCED][VOCAB_MAX]; /* (SEQUENCES): after the prompt, then each decode */
 static const struct model_case *current;
+static void (*program_edit)(struct rp_program *program); /* every way's: rp_driver_config */
 /* The current model's rows are not quantized, and its pages have its own type. */
 static bool plain_rows;
 static uint32_t slots[SEQUENCES]; /* of each sequence */
+/* Tokens that the state in a sequence's slot is of; NOWHERE: it has none yet. */
+static uint32_t state_at[SEQUENCES];
+#define NOWHERE 0xFFFFFFFFu
 static uint64_t random_state;
 
 static uint32_t draw(uint32_t below) {
@@ -121,8 +62,12 @@ static uint32_t draw(uint32_t below) {
 /* Only a few models and buckets, for tools that make a program a hundred times slower. */
 static bool is_tiny(void) { return getenv("REPRISE_TEST_TINY") != NULL; }
 
+/* REPRISE_TEST_MODELS: only those whose names contain it. */
 static bool is_left_out(const struct model_case *wanted) {
-    return is_tiny() && wanted > &model_cases[1] && wanted->scheme != RP_QUANT_FP8;
+    const char *only = getenv("REPRISE_TEST_MODELS");
+    if (only && !strstr(wanted->name, only))
+        return true;
+    return !only && is_tiny() && wanted > &model_cases[1] && wanted->scheme != RP_QUANT_FP8;
 }
 static uint32_t sequence_count(void) { return is_tiny() ? 8 : SEQUENCES; }
 
@@ -151,6 +96,7 @@ static int setup(void **state) {
 
 static int teardown(void **state) {
     (void)state;
+    program_edit = NULL;
     rp_driver_close(&driver);
     rp_model_deinit(&model);
     rp_free(bucket_list);
@@ -186,6 +132,21 @@ static void make_layer_blocks(void) {
     }
 }
 
+/* Another order of columns for every matrix of 4 bits; q, k and v share one. */
+static void make_orders(void) {
+    for (uint32_t i = 0; i < model.weights.count; i++) {
+        struct rp_matrix *matrix = &model.weights.entries[i].matrix;
+        if (!rp_weight_is_matrix(&model.weights.entries[i]) || matrix->dtype != RP_DTYPE_BLOCKS)
+            continue;
+        uint32_t *order = rp_calloc(matrix->cols, sizeof *order);
+        assert_non_null(order);
+        for (uint32_t k = 0; k < matrix->cols; k++)
+            order[k] = (k * 5 + 7 + i) % matrix->cols; /* no size here is a multiple of 5 */
+        for (uint32_t part = 0; part < matrix->part_count; part++)
+            matrix->parts[part].columns = order;
+    }
+}
+
 static void make_model(const struct model_case *wanted) {
     struct rp_model_config config = {.family = wanted->family,
                                      .hidden = wanted->hidden,
@@ -201,13 +162,34 @@ static void make_model(const struct model_case *wanted) {
                                      .norm_eps = 1e-5f,
                                      .rope = {.theta = 10000.0},
                                      .bos_id = RP_ID_NONE,
+                                     .attention_sinks = wanted->sinks,
                                      .quantization = wanted->scheme,
                                      .quantize_head = wanted->head};
     rp_test_set_family(&config);
+    if (wanted->wide) {
+        config.latent.rank = 512;
+        config.latent.rope_dim = config.rope.rotary_dim = 64;
+        config.latent.nope_dim = config.head_dim - 64;
+        config.latent.q_rank = config.latent.q_rank ? 64 : 0;
+    }
+    if (wanted->mxfp4) {
+        rp_quant_set_mxfp4_experts(&config);
+        for (uint32_t layer = 0; layer < config.layers; layer++)
+            config.quant.modules[layer] = RP_MXFP4_MODULES;
+    }
+    if (wanted->family == RP_FAMILY_GEMMA4) {
+        if (!wanted->parallel)
+            config.experts = (struct rp_model_experts){0};
+        config.full_head_dim = 2 * config.head_dim;
+        config.attention_scale = 0.0625; /* random q and k are large after their norms */
+    }
     current = wanted;
     assert_int_equal(rp_model_random(&config, wanted->dtype, 5, POSITIONS, &model, NULL), RP_OK);
     if (wanted->blocks)
         make_layer_blocks();
+    rp_test_set_vectors(&model);
+    if (wanted->order)
+        make_orders();
     if (plain_rows)
         take_plain_rows();
 }
@@ -217,6 +199,8 @@ static struct rp_driver_config way_default(void) {
                                      .slots = sequence_count(),
                                      .pages_per_slot = POSITIONS / PAGE_TOKENS,
                                      .page_tokens = PAGE_TOKENS,
+                                     .groups = true,
+                                     .edit = program_edit,
                                      .buckets = bucket_list->buckets,
                                      .bucket_count = bucket_list->count,
                                      .kv_dtype = current->pages && !plain_rows ? current->pages
@@ -231,6 +215,7 @@ static void open_way(const struct rp_driver_config *way) {
     make_model(current);
     rp_driver_open(&driver, &model, way);
     assert_int_equal(rp_graph_set_failed(driver.graphs), 0);
+    memset(state_at, 0xFF, sizeof state_at);
     for (uint32_t i = 0; i < way->slots; i++)
         slots[i] = i;
     for (uint32_t i = way->slots; i-- > 1;) {
@@ -245,11 +230,39 @@ static void close_way(void) {
     rp_model_deinit(&model);
 }
 
+static bool has_state(void) { return model.config.state.conv_width != 0; }
+
+/* Restores the state after a prompt, unless the slot's is of the tokens before the piece; stores it
+ * where the prompt ends. */
+static void put_state(const struct piece *piece) {
+    uint32_t s = piece->sequence, length = prompt_length(s), end = piece->begin + piece->count;
+    uint32_t place = driver.config.slots + slots[s];
+    if (piece->begin && state_at[s] != piece->begin) {
+        assert_int_equal(piece->begin, length);
+        rp_driver_edit(&driver, slots[s], RP_SLOT_STATE, 0, 1 + place);
+    }
+    if (piece->begin < length && end >= length) {
+        rp_driver_edit(&driver, slots[s], RP_SLOT_SAVE_AT, 0, length);
+        rp_driver_edit(&driver, slots[s], RP_SLOT_SAVE_TO, 0, place);
+    }
+    state_at[s] = end;
+}
+
+/* Where the sequence may go on, near `wanted`: where its state is, or can be restored. */
+static uint32_t begin_with_state(uint32_t sequence, uint32_t wanted) {
+    uint32_t length = prompt_length(sequence), at = state_at[sequence];
+    if (wanted < length)
+        return at < length && draw(2) ? at : 0;
+    return at > length && at < length + FORCED && draw(2) ? at : length;
+}
+
 static void put(const struct piece *piece) {
     uint32_t slot = slots[piece->sequence];
     int32_t tokens[POSITIONS];
     for (uint32_t i = 0; i < piece->count; i++)
         tokens[i] = token_of(piece->sequence, piece->begin + i);
+    if (has_state())
+        put_state(piece);
     rp_driver_edit(&driver, slot, RP_SLOT_LENGTH, 0, piece->begin);
     if (piece->decode)
         rp_driver_edit(&driver, slot, RP_SLOT_LAST_TOKEN, 0, (uint32_t)tokens[0]);
@@ -280,7 +293,9 @@ static void run_one_at_a_time(uint32_t count, float (*out)[1 + FORCED][VOCAB_MAX
             rp_driver_run(&driver, NULL);
             memcpy(out[s][index], rp_driver_logits(&driver, 0), current->vocab * sizeof(float));
             for (uint32_t v = 0; v < current->vocab; v++)
-                assert_false(isnan(out[s][index][v]));
+                if (isnan(out[s][index][v]))
+                    fail_msg("%s: sequence %u, %u tokens, logits %u: number %u is NaN",
+                             current->name, s, prompt_length(s), index, v);
             assert_int_equal(rp_driver_result(&driver, 0)->token, argmax(out[s][index]));
         }
 }
@@ -289,6 +304,7 @@ static void make_truth(const struct model_case *wanted) {
     current = wanted;
     struct rp_driver_config way = way_default();
     way.no_fusion = way.eager = way.no_dependent_launch = true;
+    way.groups = false;
     open_way(&way);
     run_one_at_a_time(sequence_count(), truth);
 }
@@ -361,6 +377,8 @@ static uint32_t run_random_step(struct room room, uint32_t *progress,
         uint32_t begin = room.decode_only || draw(2) ? length + draw(FORCED) : draw(length);
         if (progress)
             begin = progress[s];
+        else if (has_state())
+            begin = begin_with_state(s, begin);
         struct piece piece = {0};
         if (begin < length + FORCED)
             piece = fit_piece(&room, s, begin);

@@ -22,6 +22,16 @@ static void prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(void **
         fixture_check_prompts(*state, shapes, RP_ARRAY_COUNT(shapes), types[i]);
 }
 
+static void sinks_join_the_softmax_of_their_head(void **state) {
+    static const struct fixture_shape shapes[] = {{16, 2, 64, 64, 128, F32, F32, 333},
+                                                  {12, 4, 128, 32, 0, F32, BF16, 333},
+                                                  {12, 4, 96, 64, 50, F32, F32, 200},
+                                                  {2, 1, 256, 16, 65, F32, BF16, 200}};
+    fixture_has_sinks = true;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(types); i++)
+        fixture_check_prompts(*state, shapes, RP_ARRAY_COUNT(shapes), types[i]);
+}
+
 static void a_prompt_has_the_same_bits_in_every_chunk(void **state) {
     static const struct fixture_shape shapes[] = {{8, 2, 128, 64, 0, F32, F32, 500},
                                                   {7, 1, 64, 32, 67, F32, F32, 500},
@@ -79,6 +89,7 @@ static void any_shape_is_the_formula_in_f32(void **state) {
         {4, 2, 8, 16, 0, F32, F32, 150},    {4, 4, 20, 8, 16, F32, F32, 150},
         {12, 4, 17, 64, 33, F32, F32, 150}, {9, 1, 33, 1, 0, F32, F32, 100},
         {32, 1, 64, 64, 0, F32, F32, 100},  {2, 1, 256, 32, 1, F32, BF16, 150},
+        {12, 4, 24, 16, 0, F32, F32, 150},  {1, 1, 512, 16, 40, F32, F32, 120},
     };
     static const uint32_t chunks[] = {50, 7};
     struct fixture *f = *state;
@@ -86,6 +97,7 @@ static void any_shape_is_the_formula_in_f32(void **state) {
         struct fixture_shape shape = shapes[i / 2];
         bool wide = shape.out == F32;
         shape.kv = types[i % 2];
+        fixture_has_sinks = i / 2 % 3 == 0;
         fixture_open(f, &shape);
         fixture_begin(f);
         fixture_add_row(f, 2, 0, shape.length, 0);
@@ -99,6 +111,7 @@ static void any_shape_is_the_formula_in_f32(void **state) {
 
 RP_GPU_TEST_MAIN(NULL, NULL,
                  FIXTURE_TEST(prompt_rows_are_the_formula_for_all_shapes_pages_and_windows),
+                 FIXTURE_TEST(sinks_join_the_softmax_of_their_head),
                  FIXTURE_TEST(a_prompt_has_the_same_bits_in_every_chunk),
                  FIXTURE_TEST(a_mixed_step_on_any_grid_keeps_the_bits_of_its_prompts),
                  FIXTURE_TEST(a_nan_in_a_key_that_is_seen_stays_visible),

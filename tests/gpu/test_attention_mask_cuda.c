@@ -21,6 +21,10 @@
 #define LAYERS 2
 #define LAYER  1
 
+/* Query head h has [h % 4]. */
+static const float sinks[4] = {2.0f, -5.0f, 12.0f, 0.5f};
+static bool has_sinks;
+
 struct row {
     uint32_t slot, begin, count, flags;
 };
@@ -69,6 +73,7 @@ static void drop(void) {
 
 static int teardown(void **state) {
     (void)state;
+    has_sinks = false;
     drop();
     return 0;
 }
@@ -95,7 +100,7 @@ static void make(const struct mask_shape *shape, const char *text, uint32_t wind
     f.shape = *shape;
     uint32_t per_slot = mask_shape_pages(shape);
     const struct rp_step_config config = {.slot_count = SLOTS,
-                                          .pages_per_slot = per_slot,
+                                          .pages_per_slot = 2 * per_slot,
                                           .row_capacity = ROWS,
                                           .token_capacity = TOKENS,
                                           .logit_row_capacity = ROWS,
@@ -111,6 +116,7 @@ static void make(const struct mask_shape *shape, const char *text, uint32_t wind
                                         .kv_heads = shape->kv_heads,
                                         .head_dim = shape->head_dim,
                                         .layer = LAYER,
+                                        .table = per_slot,
                                         .window = window,
                                         .soft_cap = cap,
                                         .scale = 1.0f / sqrtf((float)shape->head_dim)};
@@ -124,9 +130,12 @@ static void make(const struct mask_shape *shape, const char *text, uint32_t wind
     f.got = rp_alloc(f.out_bytes);
     assert_true(f.args.kv.base && f.q && f.got);
     for (uint32_t slot = 0; slot < SLOTS; slot++)
-        for (uint32_t i = 0; i < per_slot; i++)
-            slot_words(slot)[RP_SLOT_PAGES + i] =
+        for (uint32_t i = 0; i < per_slot; i++) {
+            uint32_t *pages = slot_words(slot) + RP_SLOT_PAGES;
+            pages[i] = 0x7FFFFFFFu; /* another layer's table */
+            pages[per_slot + i] =
                 i + 1 < per_slot ? 1 + i * SLOTS + (slot * 5 + i) % SLOTS : 0x7FFFFFFFu;
+        }
     rp_gpu_limits(&f.config.limits);
     f.config.step = f.step.device;
     f.config.heads = shape->heads;
@@ -135,6 +144,7 @@ static void make(const struct mask_shape *shape, const char *text, uint32_t wind
     f.config.bucket = (struct rp_bucket){.tokens = TOKENS, .rows = ROWS, .logit_rows = ROWS};
     f.config.windows[0] = window;
     f.config.window_count = 1;
+    f.config.tables = 2;
     f.config.kv = f.args.kv;
     if (text)
         parse(text);
@@ -145,6 +155,10 @@ static void make(const struct mask_shape *shape, const char *text, uint32_t wind
     struct rp_error err = {0};
     uint32_t more = 0;
     args.kv = f.config.kv;
+    float repeated[64];
+    for (uint32_t h = 0; h < RP_ARRAY_COUNT(repeated); h++)
+        repeated[h] = sinks[h % RP_ARRAY_COUNT(sinks)];
+    args.sinks = has_sinks ? rp_gpu_upload(repeated, sizeof repeated) : NULL;
     f.args.q = args.q = rp_gpu_poisoned(f.q_bytes);
     f.args.out = args.out = rp_gpu_poisoned(f.out_bytes);
     assert_int_equal(
@@ -158,7 +172,7 @@ static void make(const struct mask_shape *shape, const char *text, uint32_t wind
 /* K (0) or V in the host's pages. */
 static float kv_of(uint32_t which, uint32_t slot, uint32_t position, uint32_t head, uint32_t d) {
     const struct rp_kv_layout *kv = &f.args.kv;
-    uint32_t page = slot_words(slot)[RP_SLOT_PAGES + position / kv->page_tokens];
+    uint32_t page = slot_words(slot)[RP_SLOT_PAGES + f.args.table + position / kv->page_tokens];
     uint32_t in_page = position % kv->page_tokens;
     const unsigned char *run = rp_kv_run(kv, page, LAYER, which, head);
     size_t at = (size_t)in_page * kv->head_dim + d;
@@ -179,7 +193,7 @@ static bool is_seen(uint32_t slot, uint32_t end, uint32_t q, uint32_t kv, uint32
 /* K and V of one position; NaN unless visible. */
 static void store(uint32_t slot, uint32_t position, bool seen) {
     const struct rp_kv_layout *kv = &f.args.kv;
-    uint32_t page = slot_words(slot)[RP_SLOT_PAGES + position / kv->page_tokens];
+    uint32_t page = slot_words(slot)[RP_SLOT_PAGES + f.args.table + position / kv->page_tokens];
     uint32_t in_page = position % kv->page_tokens;
     size_t at = (size_t)in_page * kv->head_dim;
     for (uint32_t i = 0; i < 2 * kv->kv_heads; i++) {
@@ -293,6 +307,10 @@ static void truth(const struct row *row, uint32_t q, uint32_t h, double *out) {
         scores[kv] = score;
         largest = fmax(largest, score);
     }
+    if (has_sinks) {
+        largest = fmax(largest, (double)sinks[h % RP_ARRAY_COUNT(sinks)]);
+        sum = exp((double)sinks[h % RP_ARRAY_COUNT(sinks)] - largest);
+    }
     for (uint32_t d = 0; d < dim; d++)
         out[d] = 0;
     for (uint32_t kv = 0; kv < end; kv++) {
@@ -372,6 +390,30 @@ static void programs_are_the_formula_on_every_kernel(void **state) {
             make(&mask_shapes[i], mask_programs[p], 0, 0);
             run(mixed, RP_ARRAY_COUNT(mixed), true);
             check(mask_programs[p], mixed, RP_ARRAY_COUNT(mixed), rp_gpu_is_tiny() ? 97 : 13);
+        }
+}
+
+static void sinks_join_the_softmax_of_capped_scores_and_of_programs(void **state) {
+    (void)state;
+    static const struct mask_shape shapes[] = {
+        {8, 2, 64, 16, LENGTH, RP_DTYPE_BF16, RP_DTYPE_F32},
+        {4, 2, 256, 64, LENGTH, RP_DTYPE_BF16, RP_DTYPE_F32},
+        {4, 2, 80, 16, LENGTH, RP_DTYPE_F32, RP_DTYPE_F32},
+        {8, 2, 128, 64, LENGTH, RP_DTYPE_INT8, RP_DTYPE_F32}};
+    static const size_t programs[] = {1, 7, 9, 13}; /* 9 has rows that see nothing */
+    has_sinks = true;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
+        make(&shapes[i], NULL, i % 2 ? 100 : 0, i < 2 ? 50 : 2);
+        run(mixed, RP_ARRAY_COUNT(mixed), true);
+        check("soft_cap and sinks", mixed, RP_ARRAY_COUNT(mixed), rp_gpu_is_tiny() ? 97 : 13);
+    }
+    for (size_t p = 0; p < RP_ARRAY_COUNT(programs) && f.nvrtc && !rp_gpu_is_tiny(); p++)
+        for (size_t i = 0; i < RP_ARRAY_COUNT(mask_shapes); i++) {
+            if (!mask_program_meets(programs[p], i))
+                continue;
+            make(&mask_shapes[i], mask_programs[programs[p]], 0, 0);
+            run(mixed, RP_ARRAY_COUNT(mixed), true);
+            check(mask_programs[programs[p]], mixed, RP_ARRAY_COUNT(mixed), 13);
         }
 }
 
@@ -530,6 +572,7 @@ static int close_nvrtc(void **state) {
 
 RP_GPU_TEST_MAIN(open_nvrtc, close_nvrtc, TEST(capped_scores_are_the_formula_at_every_head_dim),
                  TEST(programs_are_the_formula_on_every_kernel),
+                 TEST(sinks_join_the_softmax_of_capped_scores_and_of_programs),
                  TEST(a_row_has_the_same_bits_in_any_batch_and_chunk),
                  TEST(a_replay_with_other_lengths_and_parameters_equals_eager),
                  TEST(the_plan_lists_what_a_row_sees_and_nothing_else))

@@ -18,6 +18,24 @@ static void test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(vo
     fixture_check_prompts(*state, shapes, RP_ARRAY_COUNT(shapes), BF16);
 }
 
+static void test_sinks_join_the_softmax_of_their_head(void **state) {
+    static const struct fixture_shape shapes[] = {
+        {4, 4, 64, 16, 0, BF16, F32, 333},     {16, 2, 64, 32, 128, BF16, BF16, 333},
+        {12, 4, 128, 64, 0, BF16, F32, 333},   {7, 1, 128, 16, 33, BF16, BF16, 333},
+        {12, 4, 96, 64, 1, BF16, F32, 200},    {3, 3, 96, 4, 0, BF16, BF16, 200},
+        {12, 2, 256, 64, 100, BF16, F32, 333}, {64, 8, 64, 64, 128, BF16, BF16, 300},
+    };
+    static const uint32_t chunks[] = {100, 7};
+    fixture_has_sinks = true;
+    fixture_check_prompts(*state, shapes, RP_ARRAY_COUNT(shapes), BF16);
+    for (size_t i = 0; i < 6; i += 2) {
+        fixture_open(*state, &shapes[i]);
+        fixture_keep_prompt(*state, rp_attention_prefill_cuda_run, 1, 200);
+        fixture_check_chunks(*state, rp_attention_prefill_cuda_run, 200, chunks,
+                             RP_ARRAY_COUNT(chunks));
+    }
+}
+
 static void test_a_prompt_has_the_same_bits_in_every_chunk(void **state) {
     static const struct fixture_shape shapes[] = {
         {8, 2, 128, 64, 0, BF16, F32, 700}, {8, 1, 128, 16, 150, BF16, F32, 700},
@@ -108,6 +126,7 @@ static void test_a_nan_in_a_key_that_is_seen_stays_visible(void **state) {
 
 RP_GPU_TEST_MAIN(NULL, NULL,
                  FIXTURE_TEST(test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows),
+                 FIXTURE_TEST(test_sinks_join_the_softmax_of_their_head),
                  FIXTURE_TEST(test_a_prompt_has_the_same_bits_in_every_chunk),
                  FIXTURE_TEST(test_few_blocks_with_many_tiles_give_the_same_bits),
                  FIXTURE_TEST(test_prompts_beside_decode_rows_and_finished_rows_keep_their_bits),

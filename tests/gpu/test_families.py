@@ -18,5 +18,6 @@ VARIANTS = [
     ("qwen3", {**WIDE, "head_dim": 128}),
     ("gemma2", {**WIDE, "head_dim": 256, "sliding_window": 17, "query_pre_attn_scalar": 224}),
 ]
-families_oracle.compare(gpu_program("test_gpu_stories_cuda"), families_oracle.VARIANTS + VARIANTS, (0, 1, 7, 64),
+STATE_VARIANTS = [variant for variant in families_oracle.STATE_VARIANTS if variant[0] in ("lfm2", "qwen3_5")]  # no experts
+families_oracle.compare(gpu_program("test_gpu_stories_cuda"), families_oracle.VARIANTS + VARIANTS + STATE_VARIANTS, (0, 1, 7, 64),
                         tensor_core_dims=(64, 96, 128, 256))

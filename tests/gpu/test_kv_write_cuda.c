@@ -81,7 +81,8 @@ static void test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is(void *
                                         .v = kv + columns,
                                         .k_stride = stride,
                                         .v_stride = stride,
-                                        .layer = FIXTURE_LAYER};
+                                        .layer = FIXTURE_LAYER,
+                                        .table = f->host.table};
         struct rp_kv_write_cuda gpu = {
             .rows = {f->step.device, RP_ROWS_TOKEN, f->step.host.counts->token_count + 20},
             .write = host};
@@ -130,7 +131,8 @@ static void test_rows_of_extreme_values_have_the_quantized_values_of_the_cpu(voi
                                         .v = kv + 64,
                                         .k_stride = 128,
                                         .v_stride = 128,
-                                        .layer = FIXTURE_LAYER};
+                                        .layer = FIXTURE_LAYER,
+                                        .table = f->host.table};
         struct rp_kv_write_cuda gpu = {
             .rows = {f->step.device, RP_ROWS_TOKEN, f->step.host.counts->token_count},
             .write = host};
@@ -209,6 +211,7 @@ static void open_post(struct fixture *f, struct post *post, uint32_t segments, b
         .rotary_dim = rotary_dim,
         .position_count = POSITIONS,
         .layer = FIXTURE_LAYER,
+        .table = f->host.table,
         .eps = 1e-5f,
         .weight_offset = norm ? 1.0f : 0.0f};
     rp_free(parts);
@@ -248,7 +251,8 @@ static void post_on_cpu(struct fixture *f, struct post *post) {
                                      .v = (float *)k.data + gpu->kv_heads * gpu->head_dim,
                                      .k_stride = post->columns,
                                      .v_stride = post->columns,
-                                     .layer = FIXTURE_LAYER};
+                                     .layer = FIXTURE_LAYER,
+                                     .table = f->host.table};
     rp_kv_write_range(&write, 0, tokens);
 }
 
@@ -323,7 +327,8 @@ static void post_on_gpu(const struct post *post, float *values, unsigned char *p
                   .v = values + (gpu->heads + gpu->kv_heads) * gpu->head_dim,
                   .k_stride = post->columns,
                   .v_stride = post->columns,
-                  .layer = gpu->layer}};
+                  .layer = gpu->layer,
+                  .table = gpu->table}};
     write.write.kv.base = pages;
     check_cuda(rp_kv_write_cuda_run(&write, NULL));
 }

@@ -31,6 +31,18 @@ static void products_agree_with_f64(void **state) {
         {1100, 700, 136, 200, 0, 0, BF16, false, false, false},
         {2048, 1025, 64, 320, 0, 0, RP_DTYPE_F32, true, false, false},
         {2048, 0, 64, 320, 0, 0, RP_DTYPE_F32, true, false, false},
+        /* routers, gates of shared experts, and their narrow matrices */
+        {1, 1, 5, 512, 0, 0, RP_DTYPE_F32, false, false, false},
+        {9, 6, 1, 256, 0, 0, RP_DTYPE_F32, false, false, false},
+        {48, 33, 7, 512, 0, 0, RP_DTYPE_F32, false, false, false},
+        {64, 40, 1, 512, 0, 0, RP_DTYPE_F32, false, false, false},
+        {200, 131, 32, 256, 0, 0, RP_DTYPE_F32, false, false, false},
+        {200, 131, 12, 272, 0, 0, RP_DTYPE_F32, false, false, false},
+        {512, 300, 1, 256, 0, 0, RP_DTYPE_F32, false, false, false},
+        {512, 300, 20, 256, 0, 0, RP_DTYPE_F32, false, false, false},
+        {40, 17, 256, 40, 0, 0, RP_DTYPE_F32, false, false, false},
+        {512, 300, 256, 40, 0, 0, RP_DTYPE_F32, false, false, false},
+        {130, 100, 80, 256, 0, 0, RP_DTYPE_F32, false, false, false},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(cases); i++) {
         if (rp_gpu_is_tiny() && (size_t)cases[i].n * cases[i].k > 300000)

@@ -119,6 +119,10 @@ static void a_gated_product_is_the_product_and_then_its_activation(void **state)
         struct rp_matmul_tile any = matmul_tile_8(64);
         float *apart = matmul_run(&p, &d, (struct matmul_how){.tile = &any});
         matmul_same(&p, &d, apart, matmul_run(&p, &d, (struct matmul_how){0}), "gated");
+        for (uint32_t cols = 128; cols <= 256 && p.max_rows > 256; cols += 128)
+            matmul_same(&p, &d, apart,
+                        matmul_run(&p, &d, (struct matmul_how){.wide = true, .wide_cols = cols}),
+                        "a gated tile of so many outputs");
         free(apart);
         matmul_free(&d);
     }

@@ -57,12 +57,13 @@ static float *run_reference(const struct matmul_case *p, const struct matmul_dat
 
 static void every_tile_gives_the_bits_of_the_general_kernel(void **state) {
     (void)state;
-    static const uint32_t cols[] = {128, 192, 224, 256};
+    static const uint32_t cols[] = {128, 256, 192};
     for (size_t i = 0; i < RP_ARRAY_COUNT(products); i++) {
         struct matmul_case p = case_of(&products[i]);
         struct matmul_data d = matmul_make(&p);
         float *want = run_reference(&p, &d);
-        for (size_t t = 0; t < RP_ARRAY_COUNT(cols); t++) {
+        /* Gated tiles have 128 or 256 outputs. */
+        for (size_t t = 0; t < RP_ARRAY_COUNT(cols) - p.gated; t++) {
             struct matmul_how how = {.wide = true, .wide_cols = cols[t]};
             matmul_same(&p, &d, want, matmul_run(&p, &d, how), "a tile of so many outputs");
         }

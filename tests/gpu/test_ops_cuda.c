@@ -324,6 +324,32 @@ static void test_activation_follows_the_cpu_in_values_and_partials(void **state)
     check_activation(14336, p, 4, false, RP_DTYPE_F32, RP_DTYPE_BF16, RP_ACTIVATION_SILU);
 }
 
+static void check_glu(uint32_t n, size_t place, enum rp_dtype out_dtype, enum rp_activation fn) {
+    uint32_t offset = places[place].offset, stride = n + (uint32_t)places[place].stride;
+    struct twin gate = twin_random(LIVE_ROWS, MAX_ROWS, n, stride, offset, RP_DTYPE_F32);
+    struct twin up = twin_random(LIVE_ROWS, MAX_ROWS, n, stride + 4, offset, RP_DTYPE_F32);
+    struct twin out = twin_make(MAX_ROWS, n, stride, offset, out_dtype);
+    struct rp_glu_args host = {gate.host, up.host, out.host, n, fn, rp_gate_values};
+    struct rp_glu_cuda args = {token_rows, gate.device, up.device, out.device, n, fn};
+    rp_glu_rows(&host, 0, LIVE_ROWS);
+    assert_int_equal(rp_glu_cuda_run(&args, NULL), 0);
+    assert_equal_twin(&out, LIVE_ROWS, false);
+    end_case();
+    twin_free(&gate);
+    twin_free(&up);
+    twin_free(&out);
+}
+
+static void test_glu_of_separate_tensors_follows_the_cpu(void **state) {
+    static const enum rp_activation fns[] = {RP_ACTIVATION_SILU, RP_ACTIVATION_GELU_TANH,
+                                             RP_ACTIVATION_SIGMOID};
+    (void)state;
+    EACH(s, sizes)
+    EACH(p, places)
+    EACH(d, dtypes)
+    check_glu(sizes[s], p, dtypes[d], fns[(s + p) % RP_ARRAY_COUNT(fns)]);
+}
+
 static void test_soft_cap_follows_the_cpu_and_may_work_in_place(void **state) {
     (void)state;
     EACH(s, sizes) EACH(p, places) {
@@ -569,6 +595,7 @@ RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_embed_scales_the_rows_of_the_ids),
                  TEST(test_add_norm_gathers_the_logit_rows),
                  TEST(test_rope_rotates_exactly_as_the_cpu),
                  TEST(test_activation_follows_the_cpu_in_values_and_partials),
+                 TEST(test_glu_of_separate_tensors_follows_the_cpu),
                  TEST(test_soft_cap_follows_the_cpu_and_may_work_in_place),
                  TEST(test_scale_has_the_bits_of_the_cpu),
                  TEST(test_layer_norm_follows_the_cpu_for_every_size_group_and_dtype),

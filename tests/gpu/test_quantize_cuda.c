@@ -115,7 +115,11 @@ static void check_quantize(uint32_t n, size_t place, uint32_t max_rows, enum rp_
             fill_row(&in, r, (enum row_kind)((r + turn) % (ROW_KINDS + 2)), dtype);
     twin_upload(&in);
     struct quantized_buffer buffer = quantize_row(max_rows, n, dtype);
-    struct rp_quantize_cuda args = {token_rows, in.device, n, buffer.quantized, turn % 2 > 0};
+    struct rp_quantize_cuda args = {.rows = token_rows,
+                                    .in = in.device,
+                                    .cols = n,
+                                    .quantized = buffer.quantized,
+                                    .behind_product = turn % 2 > 0};
     args.rows.max_rows = max_rows;
     assert_int_equal(rp_quantize_cuda_run(&args, NULL), 0);
     assert_quantized(&buffer, &in, LIVE_ROWS);

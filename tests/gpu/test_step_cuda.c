@@ -14,7 +14,9 @@ static const struct rp_step_config config = {.slot_count = 700,
                                              .token_capacity = 5000,
                                              .logit_row_capacity = 640,
                                              .edit_capacity = 1500,
-                                             .prompt_ring_capacity = 8192};
+                                             .prompt_ring_capacity = 8192,
+                                             .state_places = 1000, /* any word of a slot is one */
+                                             .state_stride = 64};
 
 static struct rp_gpu_step step;
 static struct rp_step_view expected; /* the CPU's state */
@@ -201,6 +203,56 @@ static void test_edits_are_applied_before_the_rows_are_read(void **state) {
     }
 }
 
+static void test_rows_begin_with_a_place_and_store_their_state_where_their_slots_say(void **state) {
+    (void)state;
+    uint32_t zero = 0, restored = 0, stored = 0;
+    for (uint32_t round = 0; round < 20; round++) {
+        struct rp_packet_header *header = packet_begin();
+        shuffle_slots();
+        for (uint32_t i = 0; i < 60; i++) {
+            uint32_t slot = slot_order[i], begin = random_below(4) * random_below(100);
+            uint32_t tokens = 1 + random_below(40);
+            add_edit(header, slot, RP_SLOT_LENGTH, 0, begin);
+            add_edit(header, slot, RP_SLOT_STATE, 0, random_below(2) * random_below(1001));
+            add_edit(header, slot, RP_SLOT_SAVE_AT, 0,
+                     random_below(3) ? begin + random_below(tokens + 2) : 0);
+            add_edit(header, slot, RP_SLOT_SAVE_TO, 0, random_below(1000));
+            add_row(header, slot, tokens, 0);
+        }
+        run_both();
+        assert_int_equal(step.host.counts->error, 0);
+        assert_equal_state();
+        for (uint32_t i = 0; i < 60; i++) {
+            const struct rp_live_row *row = &step.host.rows[i];
+            zero += row->state_from == RP_STATE_ZERO;
+            restored += row->state_from != RP_STATE_ZERO && row->state_from != row->slot;
+            stored += row->save_at != 0;
+            assert_true(row->save_at <= row->token_count);
+        }
+        step.host.counts->step++;
+    }
+    assert_true(zero > 0 && restored > 0 && stored > 0);
+}
+
+static void test_a_place_that_does_not_exist_is_a_sticky_error(void **state) {
+    static const struct {
+        uint32_t field, value;
+    } bad[] = {{RP_SLOT_STATE, 1001}, {RP_SLOT_STATE, 0xFFFFFFFFu}, {RP_SLOT_SAVE_TO, 1000}};
+    (void)state;
+    for (uint32_t i = 0; i < RP_ARRAY_COUNT(bad); i++) {
+        *step.host.counts = (struct rp_live_counts){.step = 40 + i};
+        struct rp_packet_header *header = packet_begin();
+        add_edit(header, 5, bad[i].field, 0, bad[i].value);
+        add_row(header, 3, 2, 0);
+        add_row(header, 5, 1, RP_ROW_SAMPLE);
+        run_both();
+        assert_int_equal(step.host.counts->error, 1);
+        assert_int_equal(expected.counts->error, 1);
+        assert_equal_counts();
+        step.host.slots[5 * step.host.slot_words + RP_SLOT_SAVE_TO] = 0;
+    }
+}
+
 static void good_packet(struct rp_packet_header *header) {
     for (uint32_t i = 0; i < 5; i++)
         add_row(header, i, 1 + i, RP_ROW_SAMPLE);
@@ -268,6 +320,10 @@ static void test_a_lying_packet_is_a_sticky_error_and_writes_nothing_outside(voi
     (void)state;
     size_t slot_bytes = (size_t)config.slot_count * step.host.slot_words * 4;
     unsigned char *before = rp_alloc_aligned(RP_ALIGN_UP(slot_bytes, RP_CACHE_LINE), RP_CACHE_LINE);
+    for (uint32_t i = 0; i < config.slot_count; i++) { /* rows clear these words */
+        uint32_t *slot = &step.host.slots[i * step.host.slot_words];
+        slot[RP_SLOT_STATE] = slot[RP_SLOT_SAVE_AT] = 0;
+    }
     memcpy(before, step.host.slots, slot_bytes);
     for (uint32_t how = 0; how <= 16; how++) {
         *step.host.counts = (struct rp_live_counts){.step = 40 + how};
@@ -296,4 +352,6 @@ RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_decode_steps_of_any_size_expand_as_on_the
                  TEST(test_mixed_steps_read_prompts_from_the_ring),
                  TEST(test_one_long_prompt_fills_the_step),
                  TEST(test_edits_are_applied_before_the_rows_are_read),
+                 TEST(test_rows_begin_with_a_place_and_store_their_state_where_their_slots_say),
+                 TEST(test_a_place_that_does_not_exist_is_a_sticky_error),
                  TEST(test_a_lying_packet_is_a_sticky_error_and_writes_nothing_outside))

@@ -96,7 +96,7 @@ def check_request(browser):
     assert check_numbers(read_page(browser)) > 150
     browser.key("Escape")
     browser.until("!$('request').open")
-    assert browser.run("document.activeElement.dataset.key") == key
+    browser.until(f"document.activeElement.dataset.key === {json.dumps(key)}", 8)  # the event of closing comes later
 
 
 def check_keys(browser):

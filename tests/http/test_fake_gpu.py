@@ -67,7 +67,7 @@ def check_plan():
         assert abs(sum(on_gpu) - measured["total"]) < 0.001 * measured["total"], measured
         assert measured["total"] > 0.91 * (256 << 20), measured
         assert measured["graphs"] < planned["graphs"] and measured["KV pool"] > planned["KV pool"], (planned, measured)
-        assert "CUDA was found" in lines and len(lines.splitlines()) <= 14, lines
+        assert "CUDA was found" in lines and len(lines.splitlines()) <= 15, lines
         before = server.metrics()
         texts = [server.post("/v1/completions", body(i))[1]["choices"][0]["text"] for i in range(6)]
         after = server.metrics()

@@ -124,11 +124,35 @@ def check_refusals(folder, good):
     refused(folder, "directory with GGUF files")
 
 
+def bench(kind, path, name):
+    done = subprocess.run([BIN, "bench", kind, "--model", path, "--device", "cpu", "--threads", "1", "--batch", "1", "--context",
+                           "16", *(("--tokens", "16", "--rounds", "1") if kind == "decode" else ()), "--json"],
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    return (result["cases"] if kind == "step" else result)[0][name]
+
+
+def check_bytes_of_a_step(folder):
+    """Blocks count with their own bytes, and an embedding that has a head beside it does not count, whatever its type."""
+    tensors = stored_values(DEMO, "F32")
+    norms = sum(values.size * 4 for values in tensors.values() if values.ndim == 1)
+    whole = sum(values.size for values in tensors.values() if values.ndim == 2) // 32 * 34
+    path = write_gguf(DEMO, os.path.join(folder, "tied.gguf"), "Q8_0")
+    assert bench("step", path, "weight_bytes") == whole, (bench("step", path, "weight_bytes"), whole)
+    assert bench("decode", path, "weight_bytes") == whole + norms
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    path = write_gguf(DEMO, os.path.join(folder, "untied.gguf"), "Q8_0", tensors=tensors)
+    assert bench("step", path, "weight_bytes") == whole
+    assert bench("decode", path, "weight_bytes") == whole + norms
+
+
 def main():
     with np.errstate(all="ignore"), tempfile.TemporaryDirectory() as folder:
         check_same_values(folder)
         check_answers(folder)
         check_refusals(folder, check_inspect(folder))
+        check_bytes_of_a_step(folder)
     print("the demo model answers from GGUF files as from safetensors")
 
 

@@ -16,7 +16,7 @@ except ImportError:
     skip("prometheus_client is not installed")
 
 PAGE = os.path.join(SOURCE, "docs", "observability", "metrics.md")
-STREAMS, SERIES_MAX = 32, 500
+STREAMS, SERIES_MAX = 32, 510
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*?)\})? (\S+)( # .*)?$")
 
 

@@ -140,6 +140,30 @@ def test_text_reasoning_and_calls():
         assert any(record["tokens"]["reasoning"] > 0 for record in records)
 
 
+def test_channels_of_harmony():
+    """gpt-oss: analysis is reasoning, final is the text, commentary to a function is a call, other commentary is text."""
+    def say(channel, text):
+        return f"<|channel|>{channel}<|message|>{text}"
+
+    more = "<|end|><|start|>assistant"
+    answers = {"plain": say("final", "Hello."), "think": say("analysis", "It is\neasy.") + more + say("final", "Fine."),
+               "call": say("analysis", "hm") + more + harmony(ROME),
+               "preamble": say("commentary", "I look. ") + more + harmony(SUM)}
+    write, specials, opener = DIALECTS["openai"]
+    with JudgedChat(answers, "--tool-call-parser", "openai", specials=specials, opener=opener) as chat:
+        for tools in ({}, {"tools": TOOLS}):
+            assert both(chat, "plain", **tools)["message"]["content"] == "Hello."
+            choice = both(chat, "think", **tools)
+            assert choice["message"]["reasoning"] == "It is\neasy." and choice["message"]["content"] == "Fine.", choice
+            assert choice["finish_reason"] == "stop"
+        choice = both(chat, "call", tools=TOOLS)
+        assert calls_of(choice) == [ROME] and choice["message"]["reasoning"] == "hm", choice
+        assert choice["message"]["content"] is None and choice["finish_reason"] == "tool_calls"
+        choice = both(chat, "preamble", tools=TOOLS)
+        assert calls_of(choice) == [SUM] and choice["message"]["content"] == "I look. ", choice
+        assert chat.server.metric("reprise_tool_parse_misses_total") == 0
+
+
 def test_the_prompt_can_open_the_reasoning():
     answers = {"inside": "It is easy.\n</think>\n\nFine."}
     with JudgedChat(answers, "--tool-call-parser", "hermes", opener="<think>\n") as chat:
@@ -164,7 +188,7 @@ def test_tool_choice():
 
 def test_calls_follow_the_schemas_of_their_tools():
     wrong = {"name": "add", "arguments": {"a": "one", "b": 2}}
-    odd = function("odd", x={"not": {"minimum": 5, "type": "integer"}})  # cannot be enforced
+    odd = function("odd", x={"$ref": "https://example.com/x"})  # cannot be enforced
     answers = {"wrong": hermes(wrong), "odd": hermes({"name": "odd", "arguments": {"x": 7}}), "unknown": hermes(
         {"name": "unknown", "arguments": {}}), "two": hermes(ROME) + "\n" + hermes(SUM)}
     with JudgedChat(answers, "--tool-call-parser", "hermes") as chat:
@@ -302,7 +326,7 @@ def test_functions_as_before_tools():
                            ({"role": "function", "name": "f"}, "messages[0].content")]:
             assert chat.post([bad]).error["param"] == param, bad
         assert chat.post("text", tools=tools, functions=[], function_call="auto").status == 200, "an empty list is none"
-        odd = function("odd", x={"not": {"minimum": 5, "type": "integer"}})["function"]
+        odd = function("odd", x={"$ref": "https://example.com/x"})["function"]
         assert chat.post("text", functions=[{**odd, "strict": True}]).error["param"] == "functions"
     with JudgedChat(answers, "--tool-call-parser", "none") as chat:
         assert chat.post("text", functions=functions).error["param"] == "functions"

@@ -187,8 +187,31 @@ static void test_tokens_and_pages_agree(void **state) {
     assert_int_equal(rp_kv_tokens_max(&groups, 16, 8, 10, 1000000), 1000000);
 }
 
+/* DeepSeek-V2-Lite's pages have 27 rows of 576 a token; beside other layers latents have groups of
+ * their own. */
+static void test_latents_have_pages_of_half_the_bytes_and_groups_of_their_own(void **state) {
+    (void)state;
+    alternate(27, 0, 0);
+    for (uint32_t i = 0; i < 27; i++) {
+        layers[i].kv_heads = 1;
+        layers[i].head_dim = 576;
+        layers[i].latent = true;
+    }
+    assert_true(make(27));
+    assert_places(27);
+    assert_int_equal(geometry.groups.count, 1);
+    assert_int_equal(geometry.layouts[0].page_stride, 27 * 576 * 2 * 16);
+    layers[3].latent = false; /* a layer with K and V of the same size */
+    assert_true(make(27));
+    assert_places(27);
+    assert_true(geometry.places[3].group != geometry.places[4].group);
+    assert_true(geometry.layouts[geometry.places[4].group].latent);
+    assert_false(geometry.layouts[geometry.places[3].group].latent);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_latents_have_pages_of_half_the_bytes_and_groups_of_their_own),
         cmocka_unit_test(test_one_kind_of_layers_is_one_group_in_their_order),
         cmocka_unit_test(test_alternating_layers_share_pages_without_waste),
         cmocka_unit_test(test_many_layers_with_a_window_are_divided_into_groups),

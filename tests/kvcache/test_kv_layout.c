@@ -65,6 +65,28 @@ static void test_scales_follow_the_quantized_values_of_their_run(void **state) {
     assert_int_equal(kv.scales_at, 0);
 }
 
+static void test_latents_take_one_row_a_token_and_have_no_v(void **state) {
+    (void)state;
+    static const enum rp_dtype dtypes[] = {RP_DTYPE_F32, RP_DTYPE_BF16, RP_DTYPE_INT8};
+    static unsigned char memory[2 * 3 * (18 * 4 * 16 + 64)];
+    for (int type = 0; type < 3; type++) {
+        struct rp_kv_layout kv;
+        size_t run = 16 * rp_kv_token_bytes(dtypes[type], 18);
+        assert_true(rp_kv_layout_init_latent(&kv, 3, 18, 16, dtypes[type]));
+        kv.base = memory;
+        for (uint32_t page = 0; page < 2; page++)
+            for (uint32_t layer = 0; layer < 3; layer++) {
+                size_t at = (size_t)(rp_kv_run(&kv, page, layer, 0, 0) - memory);
+                assert_int_equal(at, (page * 3 + layer) * RP_ALIGN_UP(run, 64));
+            }
+        assert_int_equal(kv.page_stride, 3 * RP_ALIGN_UP(run, 64));
+        assert_true(kv.latent && kv.kv_heads == 1);
+    }
+    assert_int_equal(rp_kv_layer_token_bytes(RP_DTYPE_BF16, 1, 576, true), 1152);
+    assert_int_equal(rp_kv_layer_token_bytes(RP_DTYPE_INT8, 1, 576, true), 580);
+    assert_int_equal(rp_kv_layer_token_bytes(RP_DTYPE_BF16, 8, 128, false), 4096);
+}
+
 static void test_sizes_that_overflow_are_refused(void **state) {
     (void)state;
     struct rp_kv_layout kv;
@@ -78,6 +100,7 @@ int main(void) {
         cmocka_unit_test(test_runs_follow_each_other_without_overlap),
         cmocka_unit_test(test_the_address_of_a_run_is_the_formula_of_the_header),
         cmocka_unit_test(test_scales_follow_the_quantized_values_of_their_run),
+        cmocka_unit_test(test_latents_take_one_row_a_token_and_have_no_v),
         cmocka_unit_test(test_sizes_that_overflow_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -356,7 +356,7 @@ static const struct bad {
      "qwen3, "
      "gemma2, phi3, gemma3_text, granite, granitemoehybrid, olmo2, olmo3, smollm3, ministral, "
      "ministral3, internlm2, internlm3, stablelm, glm, glm4, cohere, cohere2, mixtral, "
-     "qwen2_moe, qwen3_moe, olmoe, granitemoe, glm4_moe"},
+     "qwen2_moe, qwen3_moe, olmoe, granitemoe, glm4_moe, deepseek_v2, deepseek_v3, kimi_k2"},
     {{"model_type", "\"granite\""},
      RP_STATUS_UNSUPPORTED,
      "config.json: model_type is \"granite\", supported: llama"},
@@ -646,10 +646,14 @@ static void test_a_bad_generation_config_is_refused_by_its_own_name(void **state
 
 static void test_named_shapes_are_found_and_unknown_ones_get_the_list(void **state) {
     struct fixture *f = *state;
-    static const char *const names[] = {
-        "llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b",  "qwen2.5-0.5b",          "qwen3-0.6b",
-        "qwen3-8b",     "mistral-7b",   "demo",          "stories260k",           "gemma-2-2b",
-        "gemma-2-9b",   "gemma-2-27b",  "qwen3-30b-a3b", "qwen3-30b-a3b-8-layers"};
+    static const char *const names[] = {"llama-3.2-1b",  "llama-3.2-3b",
+                                        "llama-3.1-8b",  "qwen2.5-0.5b",
+                                        "qwen3-0.6b",    "qwen3-8b",
+                                        "mistral-7b",    "demo",
+                                        "stories260k",   "gemma-2-2b",
+                                        "gemma-2-9b",    "gemma-2-27b",
+                                        "qwen3-30b-a3b", "qwen3-30b-a3b-8-layers",
+                                        "lfm2-1.2b",     "qwen3.5-35b-a3b"};
     for (size_t i = 0; i < RP_ARRAY_COUNT(names); i++)
         assert_int_equal(rp_model_shape(names[i], &f->config, &f->err), RP_OK);
     assert_int_equal(rp_model_shape("gpt-5", &f->config, &f->err), RP_STATUS_NOT_FOUND);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/model.h"
+#include "tests/support/family_configs.h"
 #include "tests/support/model_files.h"
 
 #include <math.h>
@@ -488,6 +489,34 @@ static void test_active_parameters_are_those_that_one_token_uses(void **state) {
     assert_true(rp_model_active_parameter_count(&f->other) == rp_model_parameter_count(&f->other));
 }
 
+/* A weight that no part of the files fills would have what its memory held, zeros or not. */
+static void test_a_random_model_has_drawn_all_weights_of_experts(void **state) {
+    struct fixture *f = *state;
+    static const enum rp_weight_role roles[] = {RP_WEIGHT_EXPERT_GATE_UP, RP_WEIGHT_EXPERT_DOWN};
+    for (int family = 0; family < RP_FAMILY_COUNT; family++) {
+        f->config = (struct rp_model_config){.family = (enum rp_family)family,
+                                             .hidden = 64,
+                                             .intermediate = 96,
+                                             .layers = 2,
+                                             .heads = 4,
+                                             .kv_heads = 2,
+                                             .head_dim = 24,
+                                             .vocab = 31,
+                                             .max_position = 16,
+                                             .norm_eps = 1e-5f,
+                                             .rope = {.theta = 10000.0}};
+        rp_test_set_family(&f->config);
+        rp_model_deinit(&f->model);
+        assert_int_equal(rp_model_random(&f->config, RP_DTYPE_F32, 7, 16, &f->model, NULL), RP_OK);
+        for (size_t r = 0; f->config.experts.count && r < RP_ARRAY_COUNT(roles); r++) {
+            const struct rp_matrix *w = rp_model_matrix(&f->model, roles[r], 1);
+            const float *values = w->data;
+            for (size_t i = 0; i < (size_t)w->rows * w->cols; i++)
+                assert_true(values[i] != 0 && fabsf(values[i]) < 0.0352f);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -503,6 +532,7 @@ int main(void) {
         TEST(test_what_experts_cannot_be_is_refused_by_key),
         TEST(test_a_layer_with_experts_has_their_operators_in_order),
         TEST(test_active_parameters_are_those_that_one_token_uses),
+        TEST(test_a_random_model_has_drawn_all_weights_of_experts),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,8 +227,8 @@ def check_refusals(folder):
     refused(folder, "ct int8 channel", "no pattern", config=lambda q: q.update(ignore=["re:(.*)*(.*)*(.*)*(.*)*[!?]"]))
     for name in ("pack-quantized", "nvfp4-pack-quantized", "marlin-24"):
         refused(folder, "ct int8 channel", f'format "{name}" is not supported', config=lambda q, name=name: q.update(format=name))
-    for name in ("bitsandbytes", "mxfp4", "fbgemm_fp8"):
-        refused(folder, "ct int8 channel", f'quant_method "{name}" is not supported',
+    for name, why in (("bitsandbytes", "is not supported"), ("mxfp4", "is gpt-oss's alone"), ("fbgemm_fp8", "is not supported")):
+        refused(folder, "ct int8 channel", f'quant_method "{name}" {why}',
                 config=lambda q, name=name: q.update(quant_method=name))
     refused(folder, "modelopt", 'quant_algo "W4A8_AWQ" is not supported', config=lambda q: q.update(quant_algo="W4A8_AWQ"))
     refused(folder, "fp8 block", "weight_block_size must be [128, 128]", config=lambda q: q.update(weight_block_size=[64, 64]))

@@ -5,6 +5,7 @@
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "device/quantize_row.h"
+#include "quant/rounding/fp4.h"
 #include "quant/rounding/gptq.h"
 #include "quant/rounding/int4.h"
 #include "quant/rounding/quantize.h"
@@ -266,11 +267,40 @@ static void test_4_bits_with_scales_of_groups_lose_less_and_stay_in_range(void *
                                     .scales = scales,
                                     .group = GROUP,
                                     .dtype = RP_DTYPE_INT8,
-                                    .four_bits = true,
+                                    .grid = RP_GPTQ_INT4,
                                     .quantized = codes};
     assert_int_equal(rp_gptq_round(&f->factor, &matrix, f->team, NULL, NULL), RP_OK);
     for (size_t i = 0; i < ROWS * COLS; i++)
         assert_true(codes[i] >= -8 && codes[i] <= 7);
+    assert_true(noise_in_groups(f, codes, scales) < 0.6 * noise_in_groups(f, nearest, scales));
+}
+
+static void test_e2m1_with_scales_of_groups_loses_less_and_stays_on_its_grid(void **state) {
+    struct fixture *f = *state;
+    static int8_t nearest[ROWS * COLS], codes[ROWS * COLS];
+    float scales[ROWS * GROUPS];
+    uint8_t scale;
+    correlated(f);
+    make_factor(f, TOKENS);
+    make_nearest(f, RP_DTYPE_INT8); /* for the weights */
+    for (size_t row = 0; row < ROWS; row++)
+        for (size_t g = 0; g < GROUPS; g++) {
+            size_t at = row * COLS + g * GROUP, count = RP_MIN(COLS - g * GROUP, (size_t)GROUP);
+            assert_true(rp_fp4_quantize_group(RP_BLOCK_MXFP4, 0, f->weights + at, count, &scale,
+                                              nearest + at));
+            scales[row * GROUPS + g] = rp_fp4_half_scale(RP_BLOCK_MXFP4, scale, 0);
+        }
+    memcpy(codes, nearest, sizeof codes);
+    struct rp_gptq_matrix matrix = {.rows = ROWS,
+                                    .weights = f->weights,
+                                    .scales = scales,
+                                    .group = GROUP,
+                                    .dtype = RP_DTYPE_INT8,
+                                    .grid = RP_GPTQ_E2M1,
+                                    .quantized = codes};
+    assert_int_equal(rp_gptq_round(&f->factor, &matrix, f->team, NULL, NULL), RP_OK);
+    for (size_t i = 0; i < ROWS * COLS; i++)
+        assert_true(rp_fp4_round_doubled((float)codes[i]) == (float)codes[i]);
     assert_true(noise_in_groups(f, codes, scales) < 0.6 * noise_in_groups(f, nearest, scales));
 }
 
@@ -459,6 +489,7 @@ int main(void) {
         TEST(test_quantized_values_are_those_of_the_papers_loop_with_the_inverse),
         TEST(test_outputs_on_correlated_inputs_lose_less_than_half),
         TEST(test_4_bits_with_scales_of_groups_lose_less_and_stay_in_range),
+        TEST(test_e2m1_with_scales_of_groups_loses_less_and_stays_on_its_grid),
         TEST(test_inputs_that_have_nothing_in_common_leave_the_nearest_quantized_values),
         TEST(test_errors_and_signals_are_what_the_damped_matrix_says),
         TEST(test_dead_equal_and_few_inputs_make_quantized_values_like_any_other),

@@ -29,18 +29,22 @@ struct format {
     enum rp_scale_kind scales;
     enum rp_matrix_input input;
     uint32_t each, k; /* rows and columns of an expert */
+    uint32_t type;    /* of BLOCKS */
 };
 
 static const struct format formats[] = {
-    {RP_DTYPE_F32, RP_SCALE_NONE, RP_INPUT_PLAIN, EACH, K},
-    {RP_DTYPE_F32, RP_SCALE_NONE, RP_INPUT_PLAIN, 32, 17},
-    {RP_DTYPE_BF16, RP_SCALE_NONE, RP_INPUT_PLAIN, EACH, K},
-    {RP_DTYPE_BF16, RP_SCALE_NONE, RP_INPUT_PLAIN, 32, 33},
-    {RP_DTYPE_INT8, RP_SCALE_CHANNEL, RP_INPUT_PLAIN, EACH, K},
-    {RP_DTYPE_INT8, RP_SCALE_CHANNEL, RP_INPUT_QUANTIZED, EACH, K + 3},
-    {RP_DTYPE_FP8_E4M3, RP_SCALE_CHANNEL, RP_INPUT_QUANTIZED, EACH, K},
-    {RP_DTYPE_FP8_E4M3, RP_SCALE_CHANNEL, RP_INPUT_PLAIN, 32, K + 1},
-    {RP_DTYPE_FP8_E4M3, RP_SCALE_BLOCK_128, RP_INPUT_QUANTIZED, 256, 272},
+    {RP_DTYPE_F32, RP_SCALE_NONE, RP_INPUT_PLAIN, EACH, K, 0},
+    {RP_DTYPE_F32, RP_SCALE_NONE, RP_INPUT_PLAIN, 32, 17, 0},
+    {RP_DTYPE_BF16, RP_SCALE_NONE, RP_INPUT_PLAIN, EACH, K, 0},
+    {RP_DTYPE_BF16, RP_SCALE_NONE, RP_INPUT_PLAIN, 32, 33, 0},
+    {RP_DTYPE_INT8, RP_SCALE_CHANNEL, RP_INPUT_PLAIN, EACH, K, 0},
+    {RP_DTYPE_INT8, RP_SCALE_CHANNEL, RP_INPUT_QUANTIZED, EACH, K + 3, 0},
+    {RP_DTYPE_FP8_E4M3, RP_SCALE_CHANNEL, RP_INPUT_QUANTIZED, EACH, K, 0},
+    {RP_DTYPE_FP8_E4M3, RP_SCALE_CHANNEL, RP_INPUT_PLAIN, 32, K + 1, 0},
+    {RP_DTYPE_FP8_E4M3, RP_SCALE_BLOCK_128, RP_INPUT_QUANTIZED, 256, 272, 0},
+    {RP_DTYPE_BLOCKS, RP_SCALE_NONE, RP_INPUT_BF16, EACH, 160, RP_BLOCK_MXFP4},
+    {RP_DTYPE_BLOCKS, RP_SCALE_NONE, RP_INPUT_BF16, 32, 288, RP_BLOCK_MXFP4},
+    {RP_DTYPE_BLOCKS, RP_SCALE_NONE, RP_INPUT_QUANTIZED, 32, 64, RP_BLOCK_Q8_0},
 };
 
 struct fixture {
@@ -73,7 +77,9 @@ static struct rp_matrix matrix_of(const struct format *format, uint32_t rows) {
                                .cols = format->k,
                                .dtype = format->dtype,
                                .scale_kind = format->scales,
-                               .input = format->input};
+                               .input = format->input,
+                               .part_count = format->dtype == RP_DTYPE_BLOCKS,
+                               .parts = {{.rows = rows, .type = format->type}}};
     size_t scales = rp_matrix_scale_count(&matrix);
     matrix.data = rp_alloc_aligned(rp_matrix_bytes(&matrix), 64);
     matrix.scales = scales ? rp_alloc_aligned(scales * sizeof(float), 64) : NULL;
@@ -84,9 +90,16 @@ static struct rp_matrix matrix_of(const struct format *format, uint32_t rows) {
 static void make_weights(const struct format *format, enum rp_cpu_isa isa, bool panels) {
     f.format = format;
     f.weight = matrix_of(format, format->each * EXPERTS);
-    size_t values = (size_t)f.weight.rows * f.weight.cols;
+    bool blocks = format->dtype == RP_DTYPE_BLOCKS;
+    size_t values = blocks ? rp_matrix_bytes(&f.weight) : (size_t)f.weight.rows * f.weight.cols;
+    uint32_t block = blocks ? rp_block_info(format->type).bytes : 1;
     for (size_t i = 0; i < values; i++)
-        if (rp_dtype_bytes(format->dtype) == 1) /* no NaN of FP8 */
+        if (blocks) /* scales: 2^-9 to 2^-2, or of f16 */
+            ((uint8_t *)f.weight.data)[i] =
+                (uint8_t)(i % block == 0                                    ? 118 + next_bits() % 8
+                          : i % block == 1 && format->type == RP_BLOCK_Q8_0 ? 0x20
+                                                                            : next_bits());
+        else if (rp_dtype_bytes(format->dtype) == 1) /* no NaN of FP8 */
             ((uint8_t *)f.weight.data)[i] = (uint8_t)(next_bits() & 0xBF);
         else
             put(f.weight.data, i, next_value(), format->dtype);
@@ -162,10 +175,17 @@ static void alone(const struct rp_matmul_args *like, enum rp_cpu_isa isa, uint32
     struct rp_cpu_worker worker = {0, 1, NULL};
     size_t size = rp_dtype_bytes(rp_matrix_input_dtype(&f.alone[expert]));
     args.weight = &f.alone[expert];
+    if (args.bias)
+        args.bias += expert * args.weight->rows;
+    args.scratch_bytes = rp_matmul_scratch_bytes(args.weight, 1);
+    args.scratch = args.scratch_bytes ? rp_alloc_aligned(args.scratch_bytes, 64) : NULL;
     args.in = f.in + in_row * args.in_stride * size;
     args.out = out;
     rp_matmul_select(isa, args.weight)(&args, 1, &worker);
+    rp_free_aligned(args.scratch);
 }
+
+static float biases[EXPERTS * 256];
 
 static void check(enum rp_cpu_isa isa, bool down, struct rp_cpu_team *team, uint32_t workers) {
     const struct format *format = f.format;
@@ -178,8 +198,10 @@ static void check(enum rp_cpu_isa isa, bool down, struct rp_cpu_team *team, uint
                                         .in_stride = format->k + 3,
                                         .out_stride = stride,
                                         .out_dtype = out_dtype,
+                                        .bias = format->k % 2 ? NULL : biases,
                                         .gated = !down,
-                                        .fn = RP_ACTIVATION_SILU},
+                                        .fn = format->each > 32 ? RP_ACTIVATION_SILU
+                                                                : RP_ACTIVATION_SWIGLU_CLAMPED},
                                .experts = EXPERTS,
                                .order = f.order,
                                .in_divisor = down ? 0 : USED,
@@ -234,6 +256,8 @@ static void check_format(const struct format *format, enum rp_cpu_isa isa, bool 
 
 static void test_each_choice_has_the_bits_of_its_row_alone(void **state) {
     (void)state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(biases); i++)
+        biases[i] = 4 * next_value();
     for (uint32_t workers = 1; workers <= 3; workers += 2) {
         struct rp_cpu_team *team;
         assert_int_equal(rp_cpu_team_create(workers, &team, NULL), RP_OK);

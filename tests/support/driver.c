@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct rp_step_config step_config(const struct rp_driver_config *config) {
+static struct rp_step_config step_config(const struct rp_driver_config *config, uint32_t tables) {
     struct rp_step_config step = {.slot_count = config->slots,
-                                  .pages_per_slot = config->pages_per_slot,
+                                  .pages_per_slot = tables * config->pages_per_slot,
                                   .row_capacity = config->slots,
                                   .logit_row_capacity = 1,
                                   .edit_capacity = 4096,
@@ -58,6 +58,7 @@ static void make_graphs(struct rp_driver *driver) {
                                          .bucket_count = config->bucket_count,
                                          .step = driver->view,
                                          .kv = &driver->kv,
+                                         .geometry = &driver->geometry,
                                          .options = {.no_fusion = config->no_fusion},
                                          .eager = config->eager,
                                          .poison = config->poison,
@@ -72,14 +73,35 @@ static void make_graphs(struct rp_driver *driver) {
     }
 }
 
+static void make_geometry(struct rp_driver *driver) {
+    const struct rp_driver_config *config = &driver->config;
+    const struct rp_program *program = &driver->program;
+    struct rp_kv_layer layers[RP_KV_LAYERS_MAX];
+    for (uint32_t i = 0; i < driver->model->config.layers; i++)
+        layers[i] = (struct rp_kv_layer){.source = i};
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        const struct rp_op *op = &program->ops[i];
+        if (op->kind != RP_OP_ATTENTION)
+            continue;
+        layers[op->layer].kv_heads = op->u.attention.kv_heads;
+        layers[op->layer].head_dim = op->u.attention.head_dim;
+        layers[op->layer].latent = op->u.attention.value_dim != 0;
+        layers[op->layer].source = op->layer - op->u.attention.kv_back;
+        layers[op->layer].window = config->groups ? op->u.attention.window : 0;
+    }
+    RP_ASSERT(rp_kv_geometry_make(&driver->geometry, layers, driver->model->config.layers,
+                                  config->page_tokens, config->kv_dtype));
+    driver->kv = driver->geometry.layouts[0];
+}
+
 void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                     const struct rp_driver_config *config) {
     struct rp_device_config device = {.ranks = config->ranks,
                                       .threads = config->threads,
                                       .scalar_only = config->scalar_only,
                                       .no_dependent_launch = config->no_dependent_launch,
+                                      .ranks_share_device = config->ranks_share_device,
                                       .short_steps_here = config->short_steps_here};
-    struct rp_step_config step = step_config(config);
     memset(driver, 0, sizeof *driver);
     driver->config = *config;
     driver->model = model;
@@ -91,9 +113,11 @@ void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
     RP_ASSERT(rp_model_emit(model, &driver->program, NULL) == RP_OK);
     if (config->edit)
         config->edit(&driver->program);
-    RP_ASSERT(rp_kv_layout_init(&driver->kv, model->config.layers, rp_model_rank_kv_heads(model),
-                                model->config.head_dim, config->page_tokens, config->kv_dtype));
-    size_t kv_bytes = ((size_t)config->slots * config->pages_per_slot + 1) * driver->kv.page_stride;
+    make_geometry(driver);
+    struct rp_step_config step = step_config(config, driver->geometry.groups.count);
+    step.state_stride = driver->program.state_bytes;
+    step.state_places = step.state_stride ? 2 * config->slots : 0;
+    size_t kv_bytes = ((size_t)config->slots * step.pages_per_slot + 1) * driver->kv.page_stride;
     driver->kv.base = driver->backend->alloc(driver->device, kv_bytes, RP_MEMORY_DEVICE);
     /* NaN shows reads of unwritten memory */
     RP_ASSERT(driver->backend->fill(driver->device, driver->kv.base, 0xFF, kv_bytes) == RP_OK);
@@ -106,10 +130,13 @@ void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
     memset(driver->rings, 0, rings);
     rp_step_state_carve(&step, driver->state, &driver->view);
     rp_step_rings_carve(&step, driver->rings, &driver->view);
+    RP_ASSERT(!step.state_places ||
+              driver->backend->fill(driver->device, driver->view.state, 0xFF,
+                                    step.state_places * step.state_stride) == RP_OK);
     for (uint32_t slot = 0; slot < config->slots; slot++) {
         rp_driver_edit_float(driver, slot, RP_SLOT_TOP_P, 1.0f);
-        for (uint32_t i = 0; i < config->pages_per_slot; i++)
-            rp_driver_edit(driver, slot, RP_SLOT_PAGES, i, 1 + slot * config->pages_per_slot + i);
+        for (uint32_t i = 0; i < step.pages_per_slot; i++)
+            rp_driver_edit(driver, slot, RP_SLOT_PAGES, i, 1 + slot * step.pages_per_slot + i);
     }
     make_graphs(driver);
     driver->decode_only = true;

@@ -1,7 +1,9 @@
 /* driver.h - runs steps of a model without engine and scheduler: tests write the packets.
  *
- * Slot s owns pages 1 + s * pages_per_slot ..., written into its page table when the driver opens.
- * Every slot starts greedy with nothing written. One driver owns the model's weights preparation.
+ * Slot s owns pages 1 + s * pages_per_slot ..., written into its page tables when the driver opens:
+ * one table, or with `groups` one for each group of layers, each of pages_per_slot entries.
+ * Every slot starts greedy with nothing written; of recurrent state there are as many places for
+ * snapshots as slots, all NaN. One driver owns the model's weights preparation.
  *
  *   rp_driver_open -> (rp_driver_row ...)+ -> rp_driver_run -> rp_driver_result / rp_driver_logits
  *
@@ -11,7 +13,7 @@
 
 #include "device/device.h"
 #include "graphs/graph_set.h"
-#include "kvcache/kv_layout.h"
+#include "kvcache/kv_geometry.h"
 #include "model/model.h"
 
 struct rp_driver_config {
@@ -22,8 +24,9 @@ struct rp_driver_config {
     uint32_t bucket_count;
     enum rp_dtype kv_dtype;
     uint32_t stamp_capacity; /* 0: no stamps */
-    bool scalar_only, no_fusion, eager, poison, guarded, no_dependent_launch;
+    bool scalar_only, no_fusion, eager, poison, guarded, no_dependent_launch, ranks_share_device;
     bool short_steps_here;
+    bool groups;                              /* pages of layers by their windows (kv_geometry.h) */
     void (*edit)(struct rp_program *program); /* NULL, or: changes the program before capture */
     bool free_program;                        /* overwrite and free the program after capture */
 };
@@ -36,6 +39,7 @@ struct rp_driver {
     struct rp_program program;
     struct rp_graph_set *graphs;
     struct rp_step_view view;
+    struct rp_kv_geometry geometry;
     struct rp_kv_layout kv;
     unsigned char *state, *rings;
     uint32_t prepared;

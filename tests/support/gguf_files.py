@@ -173,10 +173,10 @@ def gguf_name(name):
     return f"blk.{layer}.{NAMES[module]}.{suffix}"
 
 
-def kind_of(name, kind, layers):
-    """Of a matrix; Q4_K_M has more bits where llama.cpp gives them."""
+def kind_of(name, kind, layers, columns=0):
+    """Of a matrix; Q4_K_M has more bits where llama.cpp gives them. Columns that are no whole blocks: F16."""
     if kind != "Q4_K_M":
-        return T[kind]
+        return T.F16 if columns % gguf.GGML_QUANT_SIZES[T[kind]][0] else T[kind]
     layer = int(name.split(".")[1]) if name.startswith("blk.") else -1
     many = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
     if name in ("token_embd.weight", "output.weight") or (many and ("attn_v" in name or "ffn_down" in name)):
@@ -184,9 +184,30 @@ def kind_of(name, kind, layers):
     return T.Q4_K
 
 
+def add_sentencepiece(writer, tokenizer):
+    """BPE with byte fallback: scores are the order of merges, as in SentencePiece's own file."""
+    vocab = sorted(tokenizer["model"]["vocab"].items(), key=lambda pair: pair[1])
+    special = {added["content"] for added in tokenizer["added_tokens"] if added["special"]}
+    merges = [m.split(" ") if isinstance(m, str) else m for m in tokenizer["model"]["merges"]]
+    order = {left + right: -float(i) for i, (left, right) in reversed(list(enumerate(merges)))}
+    kinds = gguf.TokenType
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([text for text, _ in vocab])
+    writer.add_token_scores([order.get(text, -1e6) for text, _ in vocab])
+    writer.add_token_types([kinds.UNKNOWN if text == "<unk>" else kinds.CONTROL if text in special else
+                            kinds.BYTE if len(text) == 6 and text.startswith("<0x") else kinds.NORMAL for text, _ in vocab])
+    writer.add_unk_token_id(tokenizer["model"]["vocab"]["<unk>"])
+    writer.add_add_bos_token(True)
+    writer.add_add_space_prefix(True)
+
+
 def add_tokenizer(writer, directory, vocabulary):
     with open(os.path.join(directory, "tokenizer.json"), encoding="utf-8") as file:
         tokenizer = json.load(file)
+    if tokenizer["model"].get("byte_fallback"):
+        add_sentencepiece(writer, tokenizer)
+        return
+    writer.add_add_bos_token(False)
     tokens, types = [f"<unused{i}>" for i in range(vocabulary)], [gguf.TokenType.UNUSED] * vocabulary
     for text, number in tokenizer["model"]["vocab"].items():
         tokens[number], types[number] = text, gguf.TokenType.NORMAL
@@ -227,7 +248,6 @@ def write_gguf(directory, path, kind, arch="llama", tensors=None, edit=None, tok
         writer.add_bos_token_id(config["bos_token_id"])
     if config.get("eos_token_id") is not None:
         writer.add_eos_token_id(config["eos_token_id"])
-    writer.add_add_bos_token(False)
     add_tokenizer(writer, tokenizer or directory, config["vocab_size"])
     if edit:
         edit(writer)
@@ -238,7 +258,7 @@ def write_gguf(directory, path, kind, arch="llama", tensors=None, edit=None, tok
         if values.ndim == 1:
             writer.add_tensor(new, values)
             continue
-        of = kind_of(new, kind, config["num_hidden_layers"])
+        of = kind_of(new, kind, config["num_hidden_layers"], values.shape[1])
         writer.add_tensor(new, quantize(values, of), raw_dtype=of)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -254,7 +274,7 @@ def stored_values(directory, kind, permuted=True):
     values = {}
     for name, array in read_safetensors(directory).items():
         if array.ndim == 2:
-            of = kind_of(gguf_name(name), kind, config["num_hidden_layers"])
+            of = kind_of(gguf_name(name), kind, config["num_hidden_layers"], array.shape[1])
             array = np.asarray(gguf.quants.dequantize(quantize(array, of), of), np.float32).reshape(array.shape)
         values[name] = array
     return values

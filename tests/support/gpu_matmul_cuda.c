@@ -310,6 +310,7 @@ float *matmul_run(const struct matmul_case *p, const struct matmul_data *d, stru
     }
     struct rp_cuda_launch launch;
     struct rp_cuda_partials partials = {0};
+    op.weight_scratch = rp_gpu_poisoned(rp_matmul_cuda_weight_scratch(&op));
     plan(p, &op, &how, &launch, &partials);
     for (uint32_t i = 0; i < RP_MAX(how.times, 1u); i++)
         assert_int_equal(launch.run(launch.args, NULL), 0);

@@ -126,7 +126,7 @@ static void append_values(struct rp_buffer *data, const struct rp_test_tensor *t
         float value = tensor->value ? tensor->value(i) : 0.001f * (float)(i % 1000);
         uint16_t half = strcmp(tensor->dtype, "BF16") == 0 ? rp_f32_to_bf16(value) : f16_of(value);
         unsigned char code = (unsigned char)(value >= 0 && value < 256 ? value : 0);
-        if (strcmp(tensor->dtype, "F8_E4M3") == 0)
+        if (strcmp(tensor->dtype, "F8_E4M3") == 0 || strcmp(tensor->dtype, "U8") == 0)
             rp_buffer_append(data, &code, 1);
         else if (strcmp(tensor->dtype, "F32") == 0)
             rp_buffer_append(data, &value, sizeof value);

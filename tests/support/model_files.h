@@ -32,7 +32,7 @@ void rp_test_safetensors_write(const struct rp_test_dir *dir, const char *name, 
  * 0.001 * (index % 1000) when value is NULL. */
 struct rp_test_tensor {
     const char *name;
-    const char *dtype; /* "F32", "F16", "BF16"; "F8_E4M3": value is the code, 0 to 255 */
+    const char *dtype; /* "F32", "F16", "BF16"; "F8_E4M3", "U8": value is the byte */
     uint32_t rank;
     uint32_t shape[4];
     float (*value)(uint64_t index);

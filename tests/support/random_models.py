@@ -67,12 +67,58 @@ FAMILIES.update({
         **EXPERTS, "num_experts_per_tok": 3, "n_routed_experts": 12, "n_group": 4, "topk_group": 2, "n_shared_experts": 2,
         "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "norm_topk_prob": True, "use_qk_norm": False,
         "attention_bias": True, "partial_rotary_factor": 0.5}),
+    "gpt_oss": ("GptOssForCausalLM", {
+        "hidden_size": 48, "intermediate_size": 32, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 9,
+        "attention_bias": True, "swiglu_limit": 7.0, "rope_theta": 150000.0, "rope_scaling": {
+            "rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 0.1, "truncate": False,
+            "original_max_position_embeddings": 32}}),
 })
+# With latents: kv_lora_rank and v_head_dim are multiples of 16, too.
+LATENT = {**EXPERTS, "head_dim": None, "num_key_value_heads": 6, "kv_lora_rank": 32, "q_lora_rank": 20, "qk_nope_head_dim": 10,
+          "qk_rope_head_dim": 6, "v_head_dim": 16, "num_experts_per_tok": 3, "n_routed_experts": 12, "n_group": 4,
+          "topk_group": 2, "n_shared_experts": 2, "routed_scaling_factor": 1.5, "first_k_dense_replace": 1,
+          "attention_bias": False, "moe_layer_freq": 1}
+FAMILIES.update({
+    "deepseek_v2": ("DeepseekV2ForCausalLM", {**LATENT, "q_lora_rank": None, "topk_method": "group_limited_greedy",
+                                              "norm_topk_prob": False, "scoring_func": "softmax"}),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", {**LATENT, "topk_method": "noaux_tc", "norm_topk_prob": True,
+                                              "scoring_func": "sigmoid", "rope_interleave": True}),
+})
+GEMMA4_LAYERS = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+FAMILIES["gemma4"] = ("Gemma4ForCausalLM", {
+    "model_type": "gemma4_text", "hidden_size": 48, "hidden_activation": "gelu_pytorch_tanh", "global_head_dim": 12,
+    "num_global_key_value_heads": 1, "attention_k_eq_v": True, "sliding_window": 9, "num_hidden_layers": 5,
+    "layer_types": GEMMA4_LAYERS, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 270, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2,
+    "moe_intermediate_size": 16, "final_logit_softcapping": 3.0, "rope_theta": None, "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})
+# With recurrent state.
+DELTA = {"head_dim": 8, "partial_rotary_factor": 0.5, "full_attention_interval": 2, "linear_conv_kernel_dim": 4,
+         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10}
+SHARED = {"num_experts": 6, "shared_expert_intermediate_size": 20}
+FAMILIES.update({
+    "lfm2": ("Lfm2ForCausalLM", {
+        "head_dim": None, "hidden_size": 48, "rms_norm_eps": None, "hidden_act": None, "norm_eps": 1e-5, "conv_L_cache": 3,
+        "conv_bias": False, "layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": True,
+        "block_multiple_of": 4, "block_ffn_dim_multiplier": 1.0}),
+    "qwen3_next": ("Qwen3NextForCausalLM", {**EXPERTS, **DELTA, **SHARED, "norm_topk_prob": True, "decoder_sparse_step": 1,
+                                            "mlp_only_layers": []}),
+    "qwen3_5": ("Qwen3_5ForCausalLM", {**DELTA, "model_type": "qwen3_5_text", "full_attention_interval": None,
+                                       "layer_types": ["linear_attention", "linear_attention", "full_attention"]}),
+    "qwen3_5_moe": ("Qwen3_5MoeForCausalLM", {**EXPERTS, **DELTA, **SHARED, "model_type": "qwen3_5_moe_text"}),
+})
+DELTA_FAMILIES = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+SHARED_GATES = ("qwen2_moe", "qwen3_next", "qwen3_5_moe")
 LAYER_NORMS = ("stablelm", "cohere", "cohere2")
 # InternLM2's names of Llama's tensors.
 INTERNLM2 = {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo",
              "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "feed_forward.w1",
              "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2", "self_attn.qkv_proj": "attention.wqkv"}
+# LFM2's.
+LFM2 = {"model.norm": "model.embedding_norm", "self_attn.o_proj": "self_attn.out_proj", "self_attn.q_norm": "self_attn.q_layernorm",
+        "self_attn.k_norm": "self_attn.k_layernorm", "input_layernorm": "operator_norm", "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2"}
 # Our name -> the name in config.json and in safetensors.
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 BYTE_TOKENS = 256
@@ -138,8 +184,11 @@ def norms_of(config, family):
 def head_norm_shapes(config, family):
     """Names and shapes of the norms of q and k."""
     dim, heads = head_dim_of(config), {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
-    if family in ("qwen3", "gemma3", "qwen3_moe") or (family == "glm4_moe" and config["use_qk_norm"]):
+    if family in ("qwen3", "gemma3", "qwen3_moe", "lfm2", *DELTA_FAMILIES) or (family == "glm4_moe" and config["use_qk_norm"]):
         return {f"self_attn.{x}_norm.weight": (dim,) for x in heads}
+    if family.startswith("deepseek"):
+        ranks = {"kv_a_layernorm": config["kv_lora_rank"], "q_a_layernorm": config["q_lora_rank"]}
+        return {f"self_attn.{name}.weight": (rank,) for name, rank in ranks.items() if rank}
     if family.startswith("olmo"):
         return {f"self_attn.{x}_norm.weight": (n * dim,) for x, n in heads.items()}
     if family == "cohere" and config["use_qk_norm"]:
@@ -147,6 +196,40 @@ def head_norm_shapes(config, family):
     if family == "stablelm" and config["qk_layernorm"]:
         return {f"self_attn.{x}_layernorm.norms.{i}.weight": (dim,) for x, n in heads.items() for i in range(n)}
     return {}
+
+
+def has_state(config, family, layer):
+    """Whether the layer has a recurrent state in place of attention."""
+    types = config.get("layer_types")
+    if family == "lfm2":
+        return types[layer] == "conv"
+    if family not in DELTA_FAMILIES:
+        return False
+    return types[layer] == "linear_attention" if types else (layer + 1) % config["full_attention_interval"] != 0
+
+
+def state_shapes(config, family):
+    """Tensors of such a layer: name -> shape."""
+    hidden = config["hidden_size"]
+    if family == "lfm2":
+        return {"conv.in_proj.weight": (3 * hidden, hidden), "conv.conv.weight": (hidden, 1, config["conv_L_cache"]),
+                "conv.out_proj.weight": (hidden, hidden)}
+    heads = config["linear_num_value_heads"]
+    keys, values = config["linear_num_key_heads"] * config["linear_key_head_dim"], heads * config["linear_value_head_dim"]
+    inputs = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * heads} if family == "qwen3_next" else {
+        "in_proj_qkv": 2 * keys + values, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
+    return {**{f"linear_attn.{name}.weight": (rows, hidden) for name, rows in inputs.items()},
+            "linear_attn.conv1d.weight": (2 * keys + values, 1, config["linear_conv_kernel_dim"]),
+            "linear_attn.A_log": (heads,), "linear_attn.dt_bias": (heads,),
+            "linear_attn.norm.weight": (config["linear_value_head_dim"],), "linear_attn.out_proj.weight": (hidden, values)}
+
+
+def lfm2_width(config):
+    """The width of LFM2's MLP."""
+    if not config["block_auto_adjust_ff_dim"]:
+        return config["intermediate_size"]
+    width = int(config["block_ffn_dim_multiplier"] * int(2 * config["intermediate_size"] / 3))
+    return -(-width // config["block_multiple_of"]) * config["block_multiple_of"]
 
 
 def experts_of(config, family):
@@ -168,6 +251,10 @@ def expert_shapes(config, family):
         return {"block_sparse_moe.router.layer.weight": (count, hidden),
                 "block_sparse_moe.input_linear.weight": (count, 2 * inner, hidden),
                 "block_sparse_moe.output_linear.weight": (count, hidden, inner)}
+    if family == "gpt_oss":
+        return {"mlp.router.weight": (count, hidden), "mlp.router.bias": (count,), "self_attn.sinks": (config["num_attention_heads"],),
+                "mlp.experts.gate_up_proj": (count, hidden, 2 * inner), "mlp.experts.gate_up_proj_bias": (count, 2 * inner),
+                "mlp.experts.down_proj": (count, inner, hidden), "mlp.experts.down_proj_bias": (count, hidden)}
     names = ("w1", "w3", "w2") if family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
     block = "block_sparse_moe." if family == "mixtral" else "mlp."
     shapes = {block + "gate.weight": (count, hidden)}
@@ -176,12 +263,12 @@ def expert_shapes(config, family):
                        for name in names})
     shared = config.get("shared_expert_intermediate_size", config.get("n_shared_experts", 0) * inner)
     if shared:
-        at = "mlp.shared_expert." if family == "qwen2_moe" else "mlp.shared_experts."
+        at = "mlp.shared_expert." if family in SHARED_GATES else "mlp.shared_experts."
         shapes.update({at + "gate_proj.weight": (shared, hidden), at + "up_proj.weight": (shared, hidden),
                        at + "down_proj.weight": (hidden, shared)})
-    if family == "qwen2_moe":
+    if family in SHARED_GATES:
         shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
-    if family == "glm4_moe":
+    if family in ("glm4_moe", "deepseek_v3"):
         shapes["mlp.gate.e_score_correction_bias"] = (count,)
     return shapes
 
@@ -190,7 +277,18 @@ def linears_of(config, family):
     """Linears of a layer: name -> (rows, columns, which bias they have)."""
     hidden, inner, dim = config["hidden_size"], config["intermediate_size"], head_dim_of(config)
     q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    linears = {"self_attn.q_proj": (q, hidden, "q"), "self_attn.k_proj": (kv, hidden, "q"), "self_attn.v_proj": (kv, hidden, "q")}
+    inner = lfm2_width(config) if family == "lfm2" else inner
+    q_rows = 2 * q if family in DELTA_FAMILIES else q  # and the gate of the output
+    linears = {"self_attn.q_proj": (q_rows, hidden, "q"), "self_attn.k_proj": (kv, hidden, "q"), "self_attn.v_proj": (kv, hidden, "q")}
+    if family.startswith("deepseek"):
+        heads, rope, rank, q_rank = (config[key] for key in (
+            "num_attention_heads", "qk_rope_head_dim", "kv_lora_rank", "q_lora_rank"))
+        nope, value = config["qk_nope_head_dim"], config["v_head_dim"]
+        linears = {"self_attn.q_a_proj": (q_rank, hidden, ""), "self_attn.q_b_proj": (heads * (nope + rope), q_rank, "")} \
+            if q_rank else {"self_attn.q_proj": (heads * (nope + rope), hidden, "")}
+        linears.update({"self_attn.kv_a_proj_with_mqa": (rank + rope, hidden, ""),
+                        "self_attn.kv_b_proj": (heads * (nope + value), rank, "")})
+        q = heads * value
     if family in ("phi3", "internlm2"):
         linears = {"self_attn.qkv_proj": (q + 2 * kv, hidden, "q")}
     linears["self_attn.o_proj"] = (hidden, q, "o")
@@ -207,14 +305,61 @@ def linears_of(config, family):
 
 
 def renamed(name, family):
-    if family == "internlm2":
-        for ours, theirs in INTERNLM2.items():
+    if family in ("internlm2", "lfm2"):
+        for ours, theirs in (INTERNLM2 if family == "internlm2" else LFM2).items():
             name = name.replace(ours, theirs)
     return name
 
 
+def gemma4_heads(config, layer):
+    """Head size, KV heads, whether K and V are another layer's, whether V is K."""
+    full = config["layer_types"][layer] == "full_attention"
+    shared = layer >= config["num_hidden_layers"] - config["num_kv_shared_layers"]
+    k_is_v = full and config["attention_k_eq_v"]
+    return (config["global_head_dim"] if full else config["head_dim"],
+            config["num_global_key_value_heads"] if k_is_v else config["num_key_value_heads"], shared, k_is_v)
+
+
+def gemma4_shapes(config):
+    hidden, width, layers = config["hidden_size"], config["hidden_size_per_layer_input"], config["num_hidden_layers"]
+    shapes = {"model.embed_tokens.weight": (config["vocab_size"], hidden), "model.norm.weight": (hidden,)}
+    if width:
+        shapes.update({"model.embed_tokens_per_layer.weight": (config["vocab_size_per_layer_input"], layers * width),
+                       "model.per_layer_model_projection.weight": (layers * width, hidden),
+                       "model.per_layer_projection_norm.weight": (width,)})
+    for layer in range(layers):
+        dim, kv_heads, shared, k_is_v = gemma4_heads(config, layer)
+        inner = config["intermediate_size"] * (2 if shared and config["use_double_wide_mlp"] else 1)
+        q, kv = config["num_attention_heads"] * dim, kv_heads * dim
+        own = {"self_attn.q_proj": (q, hidden), "self_attn.q_norm": (dim,), "self_attn.o_proj": (hidden, q),
+               "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner)}
+        own.update({name + "_layernorm": (hidden,) for name in ("input", "post_attention", "pre_feedforward", "post_feedforward")})
+        if not shared:
+            own.update({"self_attn.k_proj": (kv, hidden), "self_attn.k_norm": (dim,)})
+        if not shared and not k_is_v:
+            own["self_attn.v_proj"] = (kv, hidden)
+        if width:
+            own.update({"per_layer_input_gate": (width, hidden), "per_layer_projection": (hidden, width),
+                        "post_per_layer_input_norm": (hidden,)})
+        at = f"model.layers.{layer}."
+        shapes[at + "layer_scalar"] = (1,)
+        if config["enable_moe_block"]:
+            count, expert = config["num_experts"], config["moe_intermediate_size"]
+            own.update({"post_feedforward_layernorm_1": (hidden,), "pre_feedforward_layernorm_2": (hidden,),
+                        "post_feedforward_layernorm_2": (hidden,), "router.proj": (count, hidden)})
+            shapes.update({at + "router.scale": (hidden,), at + "router.per_expert_scale": (count,),
+                           at + "experts.gate_up_proj": (count, 2 * expert, hidden),
+                           at + "experts.down_proj": (count, hidden, expert)})
+        shapes.update({at + name + ".weight": shape for name, shape in own.items()})
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
+    return shapes
+
+
 def shapes_of(config, family):
     """Name -> shape of every tensor of a checkpoint."""
+    if family == "gemma4":
+        return gemma4_shapes(config)
     hidden, vocab = config["hidden_size"], config["vocab_size"]
     shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
     biased_norms = family == "stablelm"
@@ -226,15 +371,15 @@ def shapes_of(config, family):
             shapes[at + name + ".weight"] = (hidden,)
             if biased_norms:
                 shapes[at + name + ".bias"] = (hidden,)
-        experts = has_experts(config, family, layer)
+        experts, state = has_experts(config, family, layer), has_state(config, family, layer)
         shapes.update({at + name: shape for name, shape in expert_shapes(config, family).items()} if experts else {})
         for name, (rows, columns, part) in linears_of(config, family).items():
-            if experts and name.startswith("mlp."):
+            if (experts and name.startswith("mlp.")) or (state and name.startswith("self_attn.")):
                 continue
             shapes[at + name + ".weight"] = (rows, columns)
             if part and has_bias(config, family, part):
                 shapes[at + name + ".bias"] = (rows,)
-        for name, shape in head_norm_shapes(config, family).items():
+        for name, shape in (state_shapes if state else head_norm_shapes)(config, family).items():
             shapes[at + name] = shape
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (vocab, hidden)
@@ -279,7 +424,8 @@ def byte_tokenizer():
 
 # A model with images, of which the text model is a part: the two spellings of its tensors' names.
 WRAPPERS = {"gemma3": ("Gemma3ForConditionalGeneration", lambda name: "language_model." + name),
-            "mistral3": ("Mistral3ForConditionalGeneration", lambda name: name.replace("model.", "model.language_model."))}
+            "mistral3": ("Mistral3ForConditionalGeneration", lambda name: name.replace("model.", "model.language_model.")),
+            "qwen3_5": ("Qwen3_5ForConditionalGeneration", lambda name: name.replace("model.", "model.language_model."))}
 
 
 def wrapped(config, wrapper):
@@ -304,17 +450,24 @@ def write_model(directory, family, dtype="f32", shards=1, tied=True, seed=0, wra
     }
     if family in LAYER_NORMS:
         del config["rms_norm_eps"]
-    for key in ("head_dim", "rope_theta"):  # None: not in the file
-        if config[key] is None:
+    for key in ("head_dim", "rope_theta", "rms_norm_eps", "hidden_act", "full_attention_interval"):  # None: not in the file
+        if key in config and config[key] is None:
             del config[key]
     random = np.random.default_rng(seed)
     tensors = {}
     for name, shape in shapes_of(config, family).items():
         # Routers choose clearly, so that rounding changes no choice.
-        values = random.standard_normal(shape, np.float32) * (0.5 if "gate.weight" in name or "router" in name else 0.05)
-        # Gemma adds the one itself.
-        around_one = "norm" in name and name.endswith("weight") and not family.startswith("gemma")
-        tensors[name] = rounded(values + 1 if around_one else values, dtype)
+        scale = 0.5 if "gate.weight" in name or "router" in name or "sinks" in name else 0.05
+        if "router.proj" in name:  # it reads inputs divided by sqrt(hidden_size)
+            scale = 4.0
+        values = random.standard_normal(shape, np.float32) * scale
+        # Some families add the one themselves.
+        plain = not family.startswith("gemma") or family == "gemma4"
+        plain = plain and (family not in DELTA_FAMILIES or "linear_attn.norm" in name)
+        around_one = plain and ("norm" in name and name.endswith("weight") or "scal" in name)
+        # Gemma 4 does not scale scores: smaller ones, so that rounding stays small.
+        one = 0.5 if family == "gemma4" and ("q_norm" in name or "k_norm" in name) else 1
+        tensors[name] = rounded(values + one if around_one else values, dtype)
     os.makedirs(directory, exist_ok=True)
     write_json(directory, "config.json", wrapped(config, wrapper) if wrapper else config)
     write_json(directory, "generation_config.json", {"eos_token_id": [END_ID]})

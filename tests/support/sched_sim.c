@@ -86,6 +86,7 @@ static void check_edits(struct sim *sim, const struct rp_sched_step *step) {
         *joined_order = request->order;
         hits[join->slot] = join->length / page_tokens;
         sim->report->hit_tokens += join->length;
+        sim->report->state_hits += sim->config.state_unit && join->length;
         for (uint32_t g = 0; g < sim->group_count; g++)
             sim->report->window_hits +=
                 rp_kv_first_page(sim->config.groups.window[g], page_tokens, join->length) > 0;
@@ -155,6 +156,8 @@ static void launch(struct sim *sim, const struct rp_sched_step *step) {
     copy->join_count = step->join_count;
     copy->copy_count = step->copy_count;
     copy->zero_count = step->zero_page_count;
+    copy->save_count = step->save_count;
+    memcpy(copy->saves, step->saves, step->save_count * sizeof *step->saves);
     memcpy(copy->rows, step->rows, step->row_count * sizeof *step->rows);
     memcpy(copy->pages, step->pages, step->page_count * sizeof *step->pages);
     memcpy(copy->copies, step->copies, step->copy_count * sizeof *step->copies);
@@ -163,6 +166,7 @@ static void launch(struct sim *sim, const struct rp_sched_step *step) {
         const struct sim_request *request = (const struct sim_request *)step->joins[i].request;
         copy->joins[i] = (struct device_join){.slot = step->joins[i].slot,
                                               .length = step->joins[i].length,
+                                              .snapshot = step->joins[i].snapshot,
                                               .root = sched_sim_kv_root(request->base.cache_salt),
                                               .nan_at = request->nan_at,
                                               .withhold_at = request->withhold_at,
@@ -311,6 +315,7 @@ bool sched_sim_run(uint64_t seed, struct sched_sim_report *report) {
     if (rp_scheduler_create(&sim->config, &sim->scheduler, &err) == RP_OK) {
         sim->alloc_count = rp_alloc_count();
         run_turns(sim);
+        report->snapshot_evictions += sim->scheduler->snapshots.evictions;
     } else {
         sched_sim_fail(sim, "create failed", (uint64_t)-err.status, 0);
     }

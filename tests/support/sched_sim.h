@@ -7,6 +7,9 @@
  * off-by-one or a lost token changes a token. Steps run in launch order, some as late as their
  * commit; freed pages are poisoned; a request may write NaN from some position on.
  *
+ * Half of the configurations have recurrent state: a slot, or a snapshot, stores the chain value of
+ * the last token, which every row compares with that of its pages.
+ *
  * All choices come from one generator seeded with `seed`: a seed is a complete test case. Each run
  * draws its own configuration. */
 #ifndef RP_TESTS_SUPPORT_SCHED_SIM_H
@@ -22,7 +25,8 @@ struct sched_sim_report {
     uint64_t preemptions, swap_ins, hit_tokens, evictions, shared_pages;
     uint64_t cancels, cancels_while_swapped, stops, lengths, numerics, withheld, errors;
     uint64_t wasted_rows, zeroed_pages, refused, results_while_swapped;
-    uint64_t window_hits;  /* hits of which a group with a window needed only the end */
+    uint64_t window_hits; /* hits of which a group with a window needed only the end */
+    uint64_t state_hits, snapshot_evictions;
     uint64_t passed_pages; /* behind the windows of rows: they are not held any more */
 };
 

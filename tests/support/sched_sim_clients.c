@@ -82,6 +82,17 @@ static void draw_groups(struct sim *sim) {
     config->page_edit_capacity += longest * (sim->group_count - 1);
 }
 
+/* Recurrent state, and small numbers of snapshots; draws no random number either. */
+static void draw_state(struct sim *sim) {
+    struct rp_scheduler_config *config = &sim->config;
+    uint64_t bits = sched_sim_mix(sim->random + 2);
+    if (bits % 2)
+        return;
+    config->state_unit = 1u << (bits >> 8) % 5;
+    config->snapshot_count = (uint32_t)(bits >> 16) % (SNAPSHOTS_MAX + 1);
+    config->snapshot_interval = 1 + (uint32_t)(bits >> 24) % 40;
+}
+
 /* Mostly without a limit, because too many limits prevent concurrency. */
 static uint32_t few_or_all(struct sim *sim, uint32_t all) {
     return sched_sim_chance(sim, 75) ? all : sched_sim_between(sim, 1, all);
@@ -114,6 +125,7 @@ static void draw_sizes(struct sim *sim) {
     config->hash_key = sched_sim_mix(sim->random);
     draw_buckets(sim);
     draw_groups(sim);
+    draw_state(sim);
 }
 
 void sched_sim_draw_config(struct sim *sim) {

@@ -59,6 +59,38 @@ static void check_hits(struct sim *sim, const struct device_slot *slot) {
     }
 }
 
+/* What a step reads before it stores: the snapshots that sequences begin with. */
+static void load_states(struct sim *sim, const struct device_step *step) {
+    for (uint32_t i = 0; i < step->join_count && sim->config.state_unit; i++) {
+        const struct device_join *join = &step->joins[i];
+        sim->states[join->slot] = join->root;
+        if (join->length == 0)
+            continue;
+        CHECK(sim, join->snapshot < sim->config.snapshot_count, "a snapshot that does not exist",
+              join->snapshot, join->slot);
+        sim->states[join->slot] = sim->snapshots[join->snapshot];
+        for (uint32_t k = 0; k < step->save_count; k++)
+            CHECK(sim, step->saves[k].snapshot != join->snapshot,
+                  "a snapshot is read and stored in one step", join->snapshot, join->slot);
+    }
+    /* Rows that are dead store nothing. */
+    for (uint32_t i = 0; i < step->save_count; i++)
+        sim->snapshots[step->saves[i].snapshot] = POISON;
+}
+
+/* The row's token goes through the recurrence, whose state is then that of the pages. */
+static void advance_state(struct sim *sim, const struct device_step *step, uint32_t slot_index,
+                          uint64_t value) {
+    const struct device_slot *slot = &sim->slots[slot_index];
+    uint64_t *state = &sim->states[slot_index];
+    *state = value;
+    for (uint32_t i = 0; i < step->save_count; i++) {
+        const struct rp_sched_save *save = &step->saves[i];
+        if (save->slot == slot_index && save->position == slot->length)
+            sim->snapshots[save->snapshot] = *state;
+    }
+}
+
 static void run_edits(struct sim *sim, const struct device_step *step) {
     for (uint32_t i = 0; i < step->join_count; i++) {
         struct device_slot *slot = &sim->slots[step->joins[i].slot];
@@ -85,6 +117,12 @@ static uint64_t *place(struct sim *sim, const struct device_slot *slot, uint32_t
 
 static void write_kv(struct sim *sim, struct device_slot *slot, int32_t token, bool decode) {
     uint32_t position = slot->length++;
+    uint32_t slot_index = (uint32_t)(slot - sim->slots);
+    if (sim->config.state_unit && position && !sim->report->failed) {
+        uint64_t before = OF_GROUP(*place(sim, slot, 0, position - 1), 0);
+        CHECK(sim, sim->states[slot_index] == before,
+              "a row's recurrent state is not that of its tokens", slot_index, position);
+    }
     for (uint32_t g = 0; g < sim->group_count; g++) {
         uint64_t before =
             position ? OF_GROUP(*place(sim, slot, g, position - 1), g) : slot->join.root;
@@ -146,8 +184,12 @@ static void run_row(struct sim *sim, struct device_step *step, uint32_t index) {
     }
     CHECK(sim, slot->length == row->start, "the host's length is not the device's", row->start,
           slot->length);
-    for (uint32_t i = 0; i < row->count; i++)
+    for (uint32_t i = 0; i < row->count && !sim->report->failed; i++) {
         write_kv(sim, slot, row->decode ? slot->last_token : step->tokens[index][i], row->decode);
+        if (sim->config.state_unit)
+            advance_state(sim, step, row->slot,
+                          OF_GROUP(*place(sim, slot, 0, slot->length - 1), 0));
+    }
     uint64_t fold = read_kv(sim, slot, &nan);
     score_row(sim, step, index);
     if (!row->samples)
@@ -178,6 +220,7 @@ void sched_sim_run_device(struct sim *sim, uint64_t up_to) {
         step->score_count = 0;
         run_copies(sim, step);
         run_edits(sim, step);
+        load_states(sim, step);
         for (uint32_t i = 0; i < step->row_count && !sim->report->failed; i++)
             run_row(sim, step, i);
         step->done = true;

@@ -6,17 +6,18 @@
 #include "engine/scheduler_internal.h"
 #include "tests/support/sched_sim.h"
 
-#define SLOTS_MAX    16u
-#define REQUESTS_MAX 40u
-#define SIM_TENANTS  4u
-#define MODEL_MAX    160u /* tokens */
-#define GROUPS_MAX   4u
-#define TABLE_MAX    (GROUPS_MAX * (MODEL_MAX + 1))
-#define PAGES_MAX    512u
-#define PAGE_STRIDE  32u /* largest page */
-#define ROWS_MAX     24u
-#define EDITS_MAX    (TABLE_MAX + 16)
-#define RING_MAX     128u
+#define SLOTS_MAX     16u
+#define REQUESTS_MAX  40u
+#define SIM_TENANTS   4u
+#define MODEL_MAX     160u /* tokens */
+#define GROUPS_MAX    4u
+#define TABLE_MAX     (GROUPS_MAX * (MODEL_MAX + 1))
+#define PAGES_MAX     512u
+#define PAGE_STRIDE   32u /* largest page */
+#define ROWS_MAX      24u
+#define EDITS_MAX     (TABLE_MAX + 16)
+#define RING_MAX      128u
+#define SNAPSHOTS_MAX 8u
 
 /* Values of a position that are not chain values (chain values are odd). */
 #define POISON 0xDEADDEADDEADDEA0u
@@ -42,7 +43,7 @@ struct sim_request {
 
 /* The contents of a slot after a join. */
 struct device_join {
-    uint32_t slot, length;
+    uint32_t slot, length, snapshot;
     uint64_t root;
     uint32_t nan_at, withhold_at, stop_count;
     int32_t stop_id;
@@ -60,7 +61,8 @@ struct device_slot {
 struct device_step {
     uint64_t id;
     bool done, scored;
-    uint32_t row_count, page_count, join_count, copy_count, zero_count;
+    uint32_t row_count, page_count, join_count, copy_count, zero_count, save_count;
+    struct rp_sched_save saves[ROWS_MAX];
     struct rp_sched_row rows[ROWS_MAX];
     int32_t tokens[ROWS_MAX][MODEL_MAX];
     struct rp_sched_page pages[EDITS_MAX];
@@ -93,6 +95,8 @@ struct sim {
     uint64_t host_kv[PAGES_MAX * PAGE_STRIDE];
     /* Written by a decode row: its bits may differ from those of a prompt row. */
     bool by_decode[PAGES_MAX * PAGE_STRIDE], host_by_decode[PAGES_MAX * PAGE_STRIDE];
+    /* Recurrent state: the chain value after the last token. */
+    uint64_t states[SLOTS_MAX], snapshots[SNAPSHOTS_MAX];
     bool is_free[PAGES_MAX]; /* as the scheduler last reported */
 
     /* The host's own view of the tables, and the last step that names a page or slot. */

@@ -28,6 +28,39 @@ static const char *const schemas[] = {
     "\"object\"}]}",
     "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"additionalProperties\":false}",
     "{\"not\":{\"enum\":[\"foo\",\"the\",1]}}",
+    "{\"type\":\"string\",\"pattern\":\"^[a-z ]{2,9}$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^(?:\\\\S+\\\\s+){0,9}\\\\S+$\",\"minLength\":1,"
+    "\"maxLength\":"
+    "40}",
+    "{\"type\":\"string\",\"pattern\":\"[0-9a-f]{12}\"}",
+    "{\"type\":\"string\",\"pattern\":\"[a-f]+\",\"minLength\":7,\"maxLength\":7}",
+    "{\"type\":\"string\",\"pattern\":\"^[^/\\u00e9]+$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^\\\\S+$\",\"maxLength\":5}",
+    "{\"type\":\"string\",\"pattern\":\"^(?:aa|bbbbb)+$\",\"minLength\":6,\"maxLength\":13}",
+    "{\"type\":\"string\",\"pattern\":\"^(?:[a-z]{3}){1,3}$\",\"minLength\":4,\"maxLength\":8}",
+    "{\"type\":\"object\",\"patternProperties\":{\"^mode\":{\"const\":1},\"[0-9a-f]{3}\":{\"type\":"
+    "\"integer\"}},\"additionalProperties\":{\"const\":\"a\"}}",
+    "{\"type\":\"object\",\"patternProperties\":{\"^[^ ]*$\":{\"const\":1}},\"minProperties\":1}",
+    "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"string\",\"pattern\":\"^[^t]*$"
+    "\"},{"
+    "\"type\":\"string\",\"pattern\":\"^t\"}]}",
+    "{\"type\":\"array\",\"contains\":{\"enum\":[\"the\",1]},\"minItems\":1}",
+    "{\"type\":\"object\",\"properties\":{\"a\":{},\"foo\":{}},\"not\":{\"properties\":{\"a\":{}},"
+    "\"additionalProperties\":false}}",
+    "{\"anyOf\":[{\"type\":\"object\",\"properties\":{\"foo\":{\"const\":1}},\"required\":[\"foo\"]"
+    "},{"
+    "\"type\":\"object\",\"properties\":{\"foo\":{\"const\":2},\"the\":{}},\"required\":[\"foo\"]}]"
+    "}",
+    "{\"type\":\"number\",\"multipleOf\":0.25,\"minimum\":-3,\"maximum\":70}",
+    "{\"type\":\"string\",\"pattern\":\"^[a-z0-9]{3}-[0-9A-Za-z]{2,34}-[A-Z]?$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[a-z0-9()]+(?:[-(][a-z0-9]+)*$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[\\\\w.\\u00a0-\\uffff ]{1,39}$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[a-z\\u00a0-\\u00bf]+:?[^:]*$\",\"minLength\":3,"
+    "\"maxLength\":60}",
+    "{\"type\":\"string\",\"pattern\":\"^(?:(?:ab|c)[a-z]{4}|[0-9]a?)+$\"}",
+    "{\"type\":\"string\",\"format\":\"uri\"}",
+    "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[a-z_]*$\"},{\"type\":\"string\",\"pattern\":"
+    "\"^[^a]+$\",\"maxLength\":35}]}",
 };
 
 static void test_masks_are_the_tokens_whose_bytes_fit(void **state) {

@@ -75,8 +75,8 @@ static void required_tests_are_right_or_their_schema_is_refused_by_name(void **s
     print_message("right %zu, refused by name %zu, valid and refused %zu, wrongly accepted %zu\n",
                   right, refused, wrong_refusals, wrong_accepts);
     assert_int_equal(wrong_accepts, 0);
-    assert_true(right > 700);
-    assert_true(wrong_refusals <= 32);
+    assert_true(right > 850);
+    assert_true(wrong_refusals <= 34);
 }
 
 int main(void) {

@@ -30,7 +30,7 @@ struct rp_matcher;
 
 /* Zero: the default. */
 struct rp_grammar_limits {
-    size_t source_bytes; /* 256 KiB; patterns and grammars 64 KiB; structural tags 2 MiB */
+    size_t source_bytes; /* 1 MiB; patterns and grammars 64 KiB; structural tags 2 MiB */
     size_t memory_bytes; /* 32 MiB, states made while matching included */
     uint64_t fuel;       /* of compiling: 2,000,000 (nodes and derivatives), below 250 ms */
     /* Where structural tags, GBNF and Lark look up special tokens by their text, and tokens by id;

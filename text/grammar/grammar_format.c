@@ -39,34 +39,62 @@
 #define DURATION_DAY  "(?:\\d+Y(?:\\d+M(?:\\d+D)?)?|\\d+M(?:\\d+D)?|\\d+D)"
 #define ATOM          "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 
-const char *schema_format_pattern(const char *name) {
-    static const struct {
-        const char *name, *pattern;
-    } formats[] = {
-        {"date-time", DAY "[Tt]" CLOCK ZONE},
-        {"date", DAY},
-        {"time", CLOCK ZONE},
-        {"duration", "P(?:" DURATION_DAY "(?:" DURATION_TIME ")?|" DURATION_TIME "|\\d+W)"},
-        {"email", ATOM "(?:\\." ATOM ")*@" LABEL "(?:\\." LABEL ")*"},
-        {"idn-email", ATOM "(?:\\." ATOM ")*@" LABEL "(?:\\." LABEL ")*"},
+/* A part of ECMAScript's syntax that other engines read likewise. */
+#define R_ESCAPE "\\\\[dDwWsStnrfv.*+?^$(){}|/\\[\\]\\\\-]"
+#define R_CLASS  "\\[\\^?(?:[A-Za-z0-9_ .,:;/@#%+*]|a-z|A-Z|0-9|" R_ESCAPE ")+\\]"
+/* n,m with n <= m: of one digit, or m has one more */
+#define R_RANGE                                                                                    \
+    "(?:[01],[1-9]|2,[2-9]|3,[3-9]|4,[4-9]|5,[5-9]|6,[6-9]|7,[7-9]|8,[89]|9,9|\\d,[1-9]\\d|"       \
+    "[1-9]\\d,[1-9]\\d\\d)"
+#define R_TIMES  "(?:[*+?]\\??|\\{(?:[1-9]\\d?,?|" R_RANGE ")\\})?"
+#define R_ATOM   "(?:[^\\\\\\[\\](){}*+?|^$]|" R_ESCAPE "|" R_CLASS ")" R_TIMES
+#define R_GROUP  "\\((?:\\?:)?(?:" R_ATOM ")+(?:\\|(?:" R_ATOM ")+)*\\)" R_TIMES
+#define REGEX    "\\^?(?:" R_ATOM "|" R_GROUP ")*\\$?"
+#define TEMPLATE "(?:[A-Za-z0-9._~!$&()*+,;=:@/?#-]|" PCT "|\\{[A-Za-z0-9_]+\\})*"
+
+struct format {
+    const char *name, *pattern, *outline;
+};
+
+static const struct format *find(const char *name) {
+    static const struct format formats[] = {
+        {"date-time", DAY "[Tt]" CLOCK ZONE, "\\d{4}-.*"},
+        {"date", DAY, "\\d{4}-?.*"},
+        {"time", CLOCK ZONE, "\\d\\d.*"},
+        {"duration", "P(?:" DURATION_DAY "(?:" DURATION_TIME ")?|" DURATION_TIME "|\\d+W)", "P.*"},
+        {"email", ATOM "(?:\\." ATOM ")*@" LABEL "(?:\\." LABEL ")*", "[^]*@[^]*"},
+        {"idn-email", ATOM "(?:\\." ATOM ")*@" LABEL "(?:\\." LABEL ")*", "[^]*@[^]*"},
         /* 4 labels of 63 characters have at most 255 */
-        {"hostname", LABEL "(?:\\." LABEL "){0,2}(?:\\.[A-Za-z0-9]{1,61})?"},
-        {"idn-hostname", LABEL "(?:\\." LABEL "){0,2}(?:\\.[A-Za-z0-9]{1,61})?"},
-        {"ipv4", IPV4},
-        {"ip-address", IPV4},
-        {"ipv6", IPV6},
-        {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
-        {"uri", URI},
-        {"iri", URI},
-        {"uri-reference", "(?:" URI "|(?:" AUTHORITY "|" ABSOLUTE "|" NO_COLON ")?" REST ")"},
-        {"iri-reference", "(?:" URI "|(?:" AUTHORITY "|" ABSOLUTE "|" NO_COLON ")?" REST ")"},
-        {"json-pointer", POINTER},
-        {"relative-json-pointer", "(?:0|[1-9]\\d*)(?:#|" POINTER ")"},
-        {"uri-template", NULL},
-        {"regex", NULL},
+        {"hostname", LABEL "(?:\\." LABEL "){0,2}(?:\\.[A-Za-z0-9]{1,61})?", "[A-Za-z0-9._-]*"},
+        {"idn-hostname", LABEL "(?:\\." LABEL "){0,2}(?:\\.[A-Za-z0-9]{1,61})?", "[^ ]*"},
+        {"ipv4", IPV4, "[0-9.]*"},
+        {"ip-address", IPV4, "[0-9.]*"},
+        {"ipv6", IPV6, "[0-9A-Fa-f:.]*(?:%.*)?"},
+        {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}",
+         "[^]*[0-9a-fA-F]{4}[^]*"},
+        {"uri", URI, "[A-Za-z][A-Za-z0-9+.-]*:[^]*"},
+        {"iri", URI, "[A-Za-z][A-Za-z0-9+.-]*:[^]*"},
+        {"uri-reference", "(?:" URI "|(?:" AUTHORITY "|" ABSOLUTE "|" NO_COLON ")?" REST ")",
+         "[^]*"},
+        {"iri-reference", "(?:" URI "|(?:" AUTHORITY "|" ABSOLUTE "|" NO_COLON ")?" REST ")",
+         "[^]*"},
+        {"json-pointer", POINTER, "(?:/[^]*)?"},
+        {"relative-json-pointer", "(?:0|[1-9]\\d*)(?:#|" POINTER ")", "\\d[^]*"},
+        {"uri-template", TEMPLATE, "[^]*"},
+        {"regex", REGEX, "[^]*"},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(formats); i++)
         if (strcmp(name, formats[i].name) == 0)
-            return formats[i].pattern;
-    return "";
+            return &formats[i];
+    return NULL;
+}
+
+const char *schema_format_pattern(const char *name) {
+    const struct format *f = find(name);
+    return f ? f->pattern : "";
+}
+
+const char *schema_format_outline(const char *name) {
+    const struct format *f = find(name);
+    return f ? f->outline : NULL;
 }

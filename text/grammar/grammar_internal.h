@@ -38,7 +38,7 @@ enum node_kind {
     RX_NOT,
     RX_REP,
     G_LIT,   /* text[a .. a + b) */
-    G_LEX,   /* the regular expression a */
+    G_LEX,   /* the regular expression a; hi > 0: an rx_counted of a, b, lo, hi */
     G_CHARS, /* lo to hi characters of a JSON string */
     G_FREE,  /* free text a at place b; lo, hi: what is left of its bounds (grammar_free.c) */
     G_CAT,
@@ -77,6 +77,7 @@ struct node {
     uint32_t total;  /* RX: with NODE_FOLLOWED, the cost of it and of all on the way */
     uint32_t closer; /* RX: with NODE_FOLLOWED, the derivative that shows it; NODE_NONE without */
     uint32_t passed; /* RX: the call that its steps were put on */
+    uint32_t looped; /* RX: the call that its rx_loops() was put on */
     uint32_t steps;  /* nodes that a byte passes */
     struct rx_lengths chars;
 };
@@ -132,7 +133,7 @@ struct rp_grammar {
     VEC(uint32_t) table; /* hash table of nodes, count is its size: a power of two */
     VEC(uint32_t) lists;
     VEC(char) text;
-    VEC(uint32_t *) rows;
+    VEC(uint32_t *) rows; /* of ROW_SIZE */
     VEC(struct charset_range) ranges;
     VEC(struct charset) sets;
     VEC(uint32_t) rules; /* body of each rule */
@@ -198,9 +199,13 @@ uint32_t rx_or(struct rp_grammar *g, uint32_t *values, size_t count);
 uint32_t rx_not(struct rp_grammar *g, uint32_t a);
 uint32_t rx_rep(struct rp_grammar *g, uint32_t a, uint32_t low, uint32_t high);
 uint32_t rx_bytes(struct rp_grammar *g, const char *bytes, size_t len);
-uint32_t rx_mod(struct rp_grammar *g, uint32_t divisor, uint32_t remainder);
+/* Digits, and after a point at most `decimals` more: as many zeros as are left complete them to a
+ * multiple of the divisor. place: of RX_MOD's hi. */
+uint32_t rx_mod(struct rp_grammar *g, uint32_t divisor, uint32_t remainder, uint32_t decimals,
+                uint32_t place);
 /* The next node after a byte: NODE_NONE when nothing can match any more. */
 uint32_t rx_delta_slow(struct rp_grammar *g, uint32_t id, uint8_t byte);
+#define ROW_SIZE    257 /* by byte; then rx_loops() */
 #define ROW_UNKNOWN UINT32_MAX
 #define ROW_SEARCH  0x80000000u /* with the node: a search decided it, which rx_charge() counts */
 uint32_t rx_charge(struct rp_grammar *g, uint32_t id);
@@ -210,6 +215,13 @@ static inline uint32_t rx_delta(struct rp_grammar *g, uint32_t id, uint8_t byte)
         return to;
     return to == ROW_UNKNOWN ? rx_delta_slow(g, id, byte) : rx_charge(g, to & ~ROW_SEARCH);
 }
+/* lo to hi - 1 characters of a JSON string, after the rest of one that has begun. */
+struct rx_counted {
+    uint32_t rx, inner; /* inner: that rest, or NODE_NONE */
+    uint32_t lo, hi;    /* hi: REP_INF is no bound */
+};
+/* False: no text goes on with the byte. */
+bool rx_step_counted(struct rp_grammar *g, struct rx_counted *at, uint8_t byte);
 /* Something can still match. */
 bool rx_live(struct rp_grammar *g, uint32_t id);
 bool rx_matches(struct rp_grammar *g, uint32_t id, const char *text, size_t len);
@@ -221,6 +233,8 @@ void grammar_measure(const struct rp_grammar *g, struct node *n);
 enum rx_answer { RX_DEAD, RX_LIVE, RX_UNSURE };
 /* Whether something can match, as far as form and lengths tell. */
 enum rx_answer rx_quick_live(const struct rp_grammar *g, uint32_t id);
+/* Whether some text of these lengths has low to high characters. */
+enum rx_answer rx_fits(const struct rx_lengths *l, uint32_t low, uint32_t high);
 
 /* The derivative, which may be unable to match. */
 uint32_t rx_derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int depth);
@@ -229,6 +243,14 @@ uint32_t rx_derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int depth);
 
 /* Whether `id` can match; sets its cost, and perhaps `closer`. */
 bool rx_search(struct rp_grammar *g, uint32_t id);
+/* Sets starts[b] where the derivative by b may differ from the one by b - 1; depth: 0. */
+void rx_mark_starts(struct rp_grammar *g, uint32_t id, bool *starts, int depth);
+
+/* ---- grammar_kind.c: kinds of characters ----------------------------------------------------- */
+
+/* The kinds of which every character, as it is, leaves the expression what it is; none where no
+ * letter or digit does, or where it has NODE_MIXED. */
+uint32_t rx_loops(struct rp_grammar *g, uint32_t id);
 
 /* ---- grammar_rx_form.c: a normal form of alternatives and conditions ------------------------- */
 
@@ -281,13 +303,21 @@ uint32_t rx_number(struct rp_grammar *g);
 /* Numbers without exponent that are >= (>) or <= (<) the bound. */
 uint32_t rx_at_least(struct rp_grammar *g, const struct decimal *bound, bool strict);
 uint32_t rx_at_most(struct rp_grammar *g, const struct decimal *bound, bool strict);
-/* Integers divisible by m, or numbers with a fixed count of decimals; NODE_NONE: not supported. */
+/* Numbers without exponent that are multiples of m, with no more decimals than m; NODE_NONE: not
+ * supported. */
 uint32_t rx_multiple(struct rp_grammar *g, const struct decimal *m);
+/* The same with zeros after the decimals. */
+uint32_t rx_multiple_padded(struct rp_grammar *g, uint32_t multiples);
+/* Numbers without exponent that are no integers. */
+uint32_t rx_fraction(struct rp_grammar *g);
 
 /* ---- grammar_node.c: layer 2 ----------------------------------------------------------------- */
 
 uint32_t g_lit(struct rp_grammar *g, const char *bytes, size_t len);
 uint32_t g_lex(struct rp_grammar *g, uint32_t rx);
+/* Characters of a JSON string that match rx and are so many. They are counted beside the
+ * expression where rx has NODE_STRING and is not mixed. */
+uint32_t g_lex_counted(struct rp_grammar *g, uint32_t rx, uint32_t low, uint32_t high);
 uint32_t g_chars(struct rp_grammar *g, uint32_t low, uint32_t high);
 uint32_t g_cat(struct rp_grammar *g, uint32_t a, uint32_t b);
 uint32_t g_or2(struct rp_grammar *g, uint32_t a, uint32_t b);

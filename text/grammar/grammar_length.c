@@ -166,9 +166,7 @@ static bool is_counter(const struct rp_grammar *g, uint32_t id) {
     return id == g->json_char || (n->kind == RX_REP && n->a == g->json_char) || is_any_rest(g, n);
 }
 
-/* For a pattern and counters of any characters; all but finitely many of the texts when `some`
- * are excluded. A character of the pattern is one of the counters' as well. */
-static enum rx_answer fits(const struct rx_lengths *l, uint32_t low, uint32_t high, bool some) {
+enum rx_answer rx_fits(const struct rx_lengths *l, uint32_t low, uint32_t high) {
     if (low > high || l->min > high || l->max < low)
         return RX_DEAD;
     if (l->to == REP_INF && high == REP_INF)
@@ -176,7 +174,15 @@ static enum rx_answer fits(const struct rx_lengths *l, uint32_t low, uint32_t hi
     bool live = (l->min >= low && l->min <= high) ||
                 (l->max != REP_INF && l->max >= low && l->max <= high) ||
                 (l->from <= high && l->to >= low);
-    return live && !some ? RX_LIVE : RX_UNSURE;
+    return live ? RX_LIVE : RX_UNSURE;
+}
+
+/* For a pattern and counters of any characters; all but finitely many of the texts when `some`
+ * are excluded. A character of the pattern is one of the counters' as well. */
+static enum rx_answer fits(const struct rx_lengths *l, uint32_t low, uint32_t high, bool some) {
+    enum rx_answer answer = rx_fits(l, low, high);
+    bool many = l->to == REP_INF && high == REP_INF;
+    return answer == RX_LIVE && some && !many ? RX_UNSURE : answer;
 }
 
 static enum rx_answer conditions_live(const struct rp_grammar *g, const struct node *n) {

@@ -87,8 +87,9 @@ static void keep(struct rp_matcher *m, uint32_t state, const uint32_t *bits, uin
     const struct rp_token_trie *trie = m->trie;
     struct cached_mask *slot = slot_of(m, state);
     uint32_t count = 0;
-    for (uint32_t i = 0; i < trie->words; i++)
-        count += (uint32_t)__builtin_popcount(bits[i]);
+    for (uint32_t i = 0; i < trie->words && count <= LIST_MAX; i++)
+        if (bits[i] != 0)
+            count += (uint32_t)__builtin_popcount(bits[i]);
     bool list = count > 0 && count <= LIST_MAX;
     size_t bytes = (list ? count : trie->words) * sizeof(uint32_t);
     drop(m, slot);

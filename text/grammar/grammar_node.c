@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define ALTERNATIVES_MAX 20000 /* of one state; more: left recursion or too complex */
@@ -23,8 +24,11 @@ uint32_t g_lit(struct rp_grammar *g, const char *bytes, size_t len) {
     size_t begin = g->text.count;
     memcpy(g->text.at + begin, bytes, len);
     g->text.count += len;
-    return grammar_intern(g,
-                          (struct node){.kind = G_LIT, .a = (uint32_t)begin, .b = (uint32_t)len});
+    uint32_t id =
+        grammar_intern(g, (struct node){.kind = G_LIT, .a = (uint32_t)begin, .b = (uint32_t)len});
+    if (node_at(g, id)->a != begin)
+        g->text.count = begin; /* the same text was there */
+    return id;
 }
 
 uint32_t g_lex(struct rp_grammar *g, uint32_t rx) {
@@ -39,6 +43,46 @@ uint32_t g_lex(struct rp_grammar *g, uint32_t rx) {
         return g_chars(g, 1, 1);
     return grammar_intern(
         g, (struct node){.kind = G_LEX, .flags = node_at(g, rx)->flags & NODE_NULLABLE, .a = rx});
+}
+
+static uint32_t lex_counted(struct rp_grammar *g, struct rx_counted at) {
+    const struct node *n = node_at(g, at.rx);
+    if (at.lo <= n->chars.min)
+        at.lo = 0;
+    if (at.inner == NODE_NONE) {
+        if (n->kind == RX_REP && n->a == g->json_char)
+            return g_chars(g, RP_MAX(at.lo, n->lo),
+                           at.hi == REP_INF ? n->hi : RP_MIN(n->hi, at.hi - 1));
+        if (at.lo == 0 && (at.hi == REP_INF || n->chars.max < at.hi))
+            return g_lex(g, at.rx);
+    }
+    uint8_t flags = at.inner == NODE_NONE && at.lo == 0 ? n->flags & NODE_NULLABLE : 0;
+    return grammar_intern(
+        g, (struct node){
+               .kind = G_LEX, .flags = flags, .a = at.rx, .b = at.inner, .lo = at.lo, .hi = at.hi});
+}
+
+uint32_t g_lex_counted(struct rp_grammar *g, uint32_t rx, uint32_t low, uint32_t high) {
+    struct node n = *node_at(g, rx);
+    if (rx == NODE_NONE || low > high)
+        return NODE_NONE;
+    if ((n.flags & (NODE_STRING | NODE_MIXED)) != NODE_STRING)
+        return g_lex(g, low == 0 && high == REP_INF
+                            ? rx
+                            : rx_and2(g, rx, rx_rep(g, g->json_char, low, high)));
+    if (n.kind == RX_REP && node_at(g, n.a)->flags & NODE_STRING &&
+        node_at(g, n.a)->chars.min == 1 && node_at(g, n.a)->chars.max == 1) {
+        low = RP_MAX(low, n.lo); /* one expression for all its numbers of characters */
+        high = RP_MIN(high, n.hi);
+        rx = rx_rep(g, n.a, 0, REP_INF);
+    }
+    enum rx_answer answer = rx_fits(&node_at(g, rx)->chars, low, high);
+    if (answer == RX_UNSURE)
+        answer = rx_live(g, rx_and2(g, rx, rx_rep(g, g->json_char, low, high))) ? RX_LIVE : RX_DEAD;
+    if (answer == RX_DEAD)
+        return NODE_NONE;
+    return lex_counted(
+        g, (struct rx_counted){rx, NODE_NONE, low, high >= REP_INF - 1 ? REP_INF : high + 1});
 }
 
 uint32_t g_chars(struct rp_grammar *g, uint32_t low, uint32_t high) {
@@ -209,6 +253,73 @@ static void expand_head(struct rp_grammar *g, uint32_t id, uint32_t head, uint32
     }
 }
 
+static uint32_t head_of(const struct rp_grammar *g, uint32_t id) {
+    const struct node *n = node_at(g, id);
+    return n->kind == G_CAT ? n->a : id;
+}
+
+static int compare_pairs(const void *a, const void *b) {
+    const uint32_t *x = a, *y = b;
+    return x[0] != y[0] ? (x[0] > y[0]) - (x[0] < y[0]) : (x[1] > y[1]) - (x[1] < y[1]);
+}
+
+/* The alternative of what follows the common head of `count` pairs from work[at] on. */
+static uint32_t join_tails(struct rp_grammar *g, size_t at, size_t count) {
+    size_t base = g->work.count;
+    for (size_t i = 0; i < count && g->status == RP_OK; i++) {
+        struct node n = *node_at(g, g->work.at[at + 2 * i + 1]);
+        uint32_t tail = n.kind == G_CAT ? n.b : NODE_EPS;
+        n = *node_at(g, tail);
+        if (n.kind != G_OR) {
+            (void)VEC_PUSH(g, &g->work, tail);
+            continue;
+        }
+        for (uint32_t m = 0; m < n.b && g->status == RP_OK; m++)
+            (void)VEC_PUSH(g, &g->work, g->lists.at[n.a + m]);
+    }
+    uint32_t joined =
+        g->status == RP_OK ? g_or(g, g->work.at + base, g->work.count - base) : NODE_NONE;
+    g->work.count = base;
+    return joined;
+}
+
+/* h x and h y become h (x | y), so that what both begin with is walked once. */
+static void join_heads(struct rp_grammar *g, const struct expansion *e) {
+    bool twice = false;
+    uint32_t pass = ++g->pass;
+    size_t count = g->found.count - e->found;
+    for (size_t i = 0; i < count && count > 1; i++) {
+        struct node *head = &g->nodes.at[head_of(g, g->found.at[e->found + i])];
+        twice |= head->mark == pass && head->kind != G_FREE;
+        head->mark = pass;
+    }
+    if (!twice || !grammar_burn(g, count / 8) || !VEC_ROOM(g, &g->work, 2 * count))
+        return;
+    uint32_t *pairs = g->work.at + g->work.count; /* head, alternative */
+    for (size_t i = 0; i < count; i++) {
+        pairs[2 * i] = head_of(g, g->found.at[e->found + i]);
+        pairs[2 * i + 1] = g->found.at[e->found + i];
+    }
+    qsort(pairs, count, 2 * sizeof *pairs, compare_pairs);
+    size_t base = g->work.count, used = e->found;
+    g->work.count += 2 * count;
+    for (size_t i = 0, k; i < count && g->status == RP_OK; i = k) {
+        const uint32_t *at = g->work.at + base + 2 * i;
+        uint32_t head = at[0], first = at[1];
+        for (k = i + 1; k < count && at[2 * (k - i)] == head;)
+            k++;
+        if (k > i + 1 && node_at(g, head)->kind != G_FREE) {
+            first = raw_cat(g, head, join_tails(g, base + 2 * i, k - i));
+            g->found.at[used++] = first;
+            continue;
+        }
+        for (; i < k; i++)
+            g->found.at[used++] = g->work.at[base + 2 * i + 1];
+    }
+    g->work.count = base;
+    g->found.count = used;
+}
+
 /* The state of everything on g->work above e->work. */
 static uint32_t expand(struct rp_grammar *g, const struct expansion *e) {
     while (g->work.count > e->work && g->status == RP_OK) {
@@ -227,6 +338,7 @@ static uint32_t expand(struct rp_grammar *g, const struct expansion *e) {
             expand_head(g, id, id, NODE_EPS);
     }
     g->work.count = e->work;
+    join_heads(g, e);
     size_t count = g->found.count - e->found;
     g->found.count = e->found;
     if (count == 0 || g->status != RP_OK)
@@ -247,6 +359,10 @@ static uint32_t step_head(struct rp_grammar *g, struct node n, uint8_t byte) {
         if (n.b == 1)
             return NODE_EPS;
         return grammar_intern(g, (struct node){.kind = G_LIT, .a = n.a + 1, .b = n.b - 1});
+    }
+    if (n.kind == G_LEX && n.hi > 0) {
+        struct rx_counted at = {n.a, n.b, n.lo, n.hi};
+        return rx_step_counted(g, &at, byte) ? lex_counted(g, at) : NODE_NONE;
     }
     if (n.kind == G_LEX) {
         uint32_t d = rx_delta(g, n.a, byte);
@@ -307,6 +423,10 @@ static bool takes(struct rp_grammar *g, uint32_t alternative, uint8_t byte) {
         n = node_at(g, n->a);
     if (n->kind == G_LIT)
         return (uint8_t)g->text.at[n->a] == byte;
+    if (n->kind == G_LEX && n->hi > 0) {
+        struct rx_counted at = {n->a, n->b, n->lo, n->hi};
+        return rx_step_counted(g, &at, byte);
+    }
     if (n->kind == G_LEX)
         return rx_delta(g, n->a, byte) != NODE_NONE;
     if (n->kind == G_FREE)

@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#define DECIMALS_MAX 6 /* of multipleOf */
+#define DIVISOR_MAX  1000
+
 static uint32_t digit(struct rp_grammar *g, char low, char high) {
     return low > high ? NODE_NONE : rx_range(g, (uint8_t)low, (uint8_t)high);
 }
@@ -169,22 +172,30 @@ uint32_t rx_at_most(struct rp_grammar *g, const struct decimal *bound, bool stri
 }
 
 uint32_t rx_multiple(struct rp_grammar *g, const struct decimal *m) {
-    if (m->negative || is_zero(m))
+    uint64_t value = 0;
+    if (m->negative || is_zero(m) || m->scale > DECIMALS_MAX)
         return NODE_NONE;
-    if (m->scale == 0) {
-        uint32_t value = 0;
-        for (uint32_t i = 0; i < m->count; i++)
-            value = RP_MIN(value * 10 + (uint32_t)(m->digits[i] - '0'), 100000u);
-        if (value > 1000)
-            return NODE_NONE;
-        uint32_t rx =
-            value == 1 ? rx_integer(g)
-                       : rx_and2(g, rx_integer(g),
-                                 rx_cat(g, optional(g, digit(g, '-', '-')), rx_mod(g, value, 0)));
-        return rx;
+    for (uint32_t i = 0; i < m->count && value <= DIVISOR_MAX; i++)
+        value = value * 10 + (uint64_t)(m->digits[i] - '0');
+    if (value > DIVISOR_MAX)
+        return NODE_NONE;
+    if (value == 1) {
+        uint32_t decimals = any_digits(g, 1, m->scale);
+        return rx_cat(g, rx_integer(g),
+                      m->scale ? optional(g, byte_then(g, '.', decimals)) : NODE_EPS);
     }
-    for (uint32_t i = 0; i < m->count; i++) /* 0.01, 0.1: only powers of ten */
-        if (m->digits[i] != (i + 1 == m->count ? '1' : '0'))
-            return NODE_NONE;
-    return rx_cat(g, rx_integer(g), optional(g, byte_then(g, '.', any_digits(g, 1, m->scale))));
+    uint32_t digits = rx_mod(g, (uint32_t)value, 0, m->scale, 0);
+    uint32_t number = rx_cat(g, rx_integer(g), m->scale ? fraction(g) : NODE_EPS);
+    return rx_and2(g, number, rx_cat(g, optional(g, digit(g, '-', '-')), digits));
+}
+
+uint32_t rx_multiple_padded(struct rp_grammar *g, uint32_t multiples) {
+    uint32_t zeros = rx_rep(g, digit(g, '0', '0'), 0, REP_INF);
+    return rx_cat(g, multiples, optional(g, rx_cat(g, optional(g, digit(g, '.', '.')), zeros)));
+}
+
+uint32_t rx_fraction(struct rp_grammar *g) {
+    uint32_t zeros = rx_rep(g, digit(g, '0', '0'), 0, REP_INF);
+    uint32_t some = rx_cat(g, zeros, rx_cat(g, digit(g, '1', '9'), any_digits(g, 0, REP_INF)));
+    return rx_cat(g, rx_integer(g), byte_then(g, '.', some));
 }

@@ -9,6 +9,7 @@
 
 #define TABLE_FIRST 256
 #define MEMO_FIRST  256
+#define LITERAL_MAX 64
 
 struct any_vec {
     void *at;
@@ -65,11 +66,16 @@ static bool is_list(uint8_t kind) {
     return kind == RX_OR || kind == RX_AND || kind == G_OR || kind == G_STATE;
 }
 
-/* Lists hash and compare by their values. `a` of a list that is looked for is a pointer's offset:
- * its values lie at the end of g->lists, not yet counted. */
+/* A text that is short enough to be compared each time that one is made. */
+static bool is_text(const struct node *n) { return n->kind == G_LIT && n->b <= LITERAL_MAX; }
+
+/* Lists hash and compare by their values, short texts by their bytes. `a` of a list that is looked
+ * for is a pointer's offset: its values lie at the end of g->lists, not yet counted. */
 static uint64_t any_hash(const struct rp_grammar *g, const struct node *n) {
     if (is_list(n->kind))
         return rp_hash64(g->lists.at + n->a, n->b * sizeof(uint32_t), n->kind);
+    if (is_text(n))
+        return rp_hash64(g->text.at + n->a, n->b, n->kind);
     return node_hash(n);
 }
 
@@ -78,6 +84,8 @@ static bool same_node(const struct rp_grammar *g, const struct node *a, const st
         return false;
     if (is_list(a->kind))
         return memcmp(g->lists.at + a->a, g->lists.at + b->a, a->b * sizeof(uint32_t)) == 0;
+    if (is_text(a))
+        return memcmp(g->text.at + a->a, g->text.at + b->a, a->b) == 0;
     return a->a == b->a && a->lo == b->lo && a->hi == b->hi;
 }
 

@@ -164,11 +164,32 @@ uint32_t rx_bytes(struct rp_grammar *g, const char *bytes, size_t len) {
     return rx;
 }
 
-uint32_t rx_mod(struct rp_grammar *g, uint32_t divisor, uint32_t remainder) {
+uint32_t rx_mod(struct rp_grammar *g, uint32_t divisor, uint32_t remainder, uint32_t decimals,
+                uint32_t place) {
+    uint64_t rest = remainder;
+    uint64_t power = 1;
+    for (uint32_t i = 0; i < decimals; i++) {
+        rest = rest * 10 % divisor;
+        power *= 10;
+    }
+    bool ends = rest == 0 && place != 1;
+    if (place > 0 && rest > 0 && divisor - rest >= power)
+        return NODE_NONE; /* no decimals complete it */
     return grammar_intern(g, (struct node){.kind = RX_MOD,
-                                           .flags = remainder == 0 ? NODE_NULLABLE : 0,
+                                           .flags = ends ? NODE_NULLABLE : 0,
                                            .a = divisor,
-                                           .b = remainder});
+                                           .b = remainder,
+                                           .lo = decimals,
+                                           .hi = place});
+}
+
+static uint32_t mod_derivative(struct rp_grammar *g, const struct node *n, uint8_t byte) {
+    if (byte == '.' && n->hi == 0 && n->lo > 0)
+        return rx_mod(g, n->a, n->b, n->lo, 1);
+    if (byte < '0' || byte > '9' || (n->hi > 0 && n->lo == 0))
+        return NODE_NONE;
+    uint32_t rest = (uint32_t)(((uint64_t)n->b * 10 + byte - '0') % n->a);
+    return n->hi == 0 ? rx_mod(g, n->a, rest, n->lo, 0) : rx_mod(g, n->a, rest, n->lo - 1, 2);
 }
 
 static uint32_t derive_list(struct rp_grammar *g, struct node n, uint8_t byte, int depth) {
@@ -204,9 +225,7 @@ uint32_t rx_derive(struct rp_grammar *g, uint32_t id, uint8_t byte, int depth) {
     case RX_LOW:
         return rx_char_derivative(g, &n, byte);
     case RX_MOD:
-        if (byte < '0' || byte > '9')
-            return NODE_NONE;
-        return rx_mod(g, n.a, (uint32_t)(((uint64_t)n.b * 10 + byte - '0') % n.a));
+        return mod_derivative(g, &n, byte);
     case RX_CAT: {
         uint32_t d = rx_cat(g, rx_derive(g, n.a, byte, depth + 1), n.b);
         return node_nullable(g, n.a) ? rx_or2(g, d, rx_derive(g, n.b, byte, depth + 1)) : d;
@@ -253,7 +272,7 @@ uint32_t rx_charge(struct rp_grammar *g, uint32_t id) {
 }
 
 static uint32_t *new_row(struct rp_grammar *g, uint32_t id) {
-    size_t bytes = 256 * sizeof(uint32_t);
+    size_t bytes = ROW_SIZE * sizeof(uint32_t);
     if (g->memory_bytes + bytes > g->memory_limit) {
         grammar_fail(g, RP_STATUS_FULL);
         return NULL;
@@ -272,6 +291,19 @@ static uint32_t *new_row(struct rp_grammar *g, uint32_t id) {
     return row;
 }
 
+/* The same derivative for all bytes around `byte` that cannot be told apart. */
+static void fill_cells(struct rp_grammar *g, uint32_t id, uint32_t byte, uint32_t to) {
+    bool starts[256] = {[0] = true, [0x80] = true};
+    rx_mark_starts(g, id, starts, 0);
+    uint32_t *cells = g->rows.at[g->nodes.at[id].row - 1], first = byte, last = byte;
+    while (!starts[first])
+        first--;
+    while (last < 255 && !starts[last + 1])
+        last++;
+    for (; first <= last; first++)
+        cells[first] = to;
+}
+
 uint32_t rx_delta_slow(struct rp_grammar *g, uint32_t id, uint8_t byte) {
     if (node_at(g, id)->steps > STEPS_MAX) {
         grammar_fail(g, RP_STATUS_FULL);
@@ -284,7 +316,7 @@ uint32_t rx_delta_slow(struct rp_grammar *g, uint32_t id, uint8_t byte) {
     uint32_t row = g->nodes.at[id].row;
     uint32_t *cells = row ? g->rows.at[row - 1] : new_row(g, id);
     if (cells)
-        cells[byte] = searched ? d | ROW_SEARCH : live ? d : NODE_NONE;
+        fill_cells(g, id, byte, searched ? d | ROW_SEARCH : live ? d : NODE_NONE);
     if (searched)
         return rx_charge(g, d);
     return live ? d : NODE_NONE;
@@ -294,4 +326,39 @@ bool rx_matches(struct rp_grammar *g, uint32_t id, const char *text, size_t len)
     for (size_t i = 0; i < len && id != NODE_NONE; i++)
         id = rx_delta(g, id, (uint8_t)text[i]);
     return node_nullable(g, id);
+}
+
+/* Where the lengths do not tell, a search does. */
+static bool counted_live(struct rp_grammar *g, const struct rx_counted *at) {
+    uint32_t high = at->hi == REP_INF ? REP_INF : at->hi - 1;
+    enum rx_answer answer = rx_fits(&node_at(g, at->rx)->chars, at->lo, high);
+    if (answer != RX_UNSURE)
+        return answer == RX_LIVE;
+    uint32_t count = rx_rep(g, g->json_char, at->lo, high);
+    if (at->inner != NODE_NONE)
+        count = rx_cat(g, at->inner, count);
+    uint32_t both = rx_and2(g, at->rx, count);
+    bool live = both != NODE_NONE && rx_live(g, both);
+    return node_at(g, both)->cost > 0 ? rx_charge(g, both) != NODE_NONE : live;
+}
+
+bool rx_step_counted(struct rp_grammar *g, struct rx_counted *at, uint8_t byte) {
+    bool begins = at->inner == NODE_NONE;
+    if (begins && at->hi == 1)
+        return false;
+    at->rx = rx_delta(g, at->rx, byte);
+    if (at->rx == NODE_NONE)
+        return false;
+    if (begins) {
+        at->hi -= at->hi != REP_INF;
+        at->lo -= at->lo > 0;
+    }
+    bool whole = begins && byte >= 0x20 && byte < 0x80 && byte != '\\';
+    if (!whole) {
+        at->inner = rx_delta(g, begins ? g->json_char : at->inner, byte);
+        if (at->inner == NODE_NONE)
+            return false;
+        at->inner = at->inner == NODE_EPS ? NODE_NONE : at->inner;
+    }
+    return counted_live(g, at);
 }

@@ -129,24 +129,69 @@ static bool is_count(const struct rp_grammar *g, uint32_t id) {
     return id == g->json_char || (n->kind == RX_REP && n->a == g->json_char);
 }
 
-/* Drops numbers of characters that another condition implies. */
-static size_t drop_counts(struct rp_grammar *g, size_t base, size_t count) {
-    struct rx_lengths least = {0, REP_INF, 0, 0};
+/* One number of characters instead of several, and none where another condition implies it. False:
+ * no number fits. */
+static bool join_counts(struct rp_grammar *g, size_t base, size_t *count) {
+    struct rx_lengths least = {0, REP_INF, 0, 0}, all = least;
+    size_t used = 0, counts = 0;
     bool some = false;
-    size_t used = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct node *n = node_at(g, g->found.at[base + i]);
-        if (!(n->flags & NODE_STRING) || is_count(g, g->found.at[base + i]))
-            continue;
-        least.min = RP_MAX(least.min, n->chars.min);
-        least.max = RP_MIN(least.max, n->chars.max);
-        some = true;
-    }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < *count; i++) {
         uint32_t id = g->found.at[base + i];
         const struct node *n = node_at(g, id);
-        if (!some || !is_count(g, id) || n->chars.min > least.min || n->chars.max < least.max)
+        struct rx_lengths *l = is_count(g, id) ? &all : &least;
+        if (n->flags & NODE_STRING) {
+            l->min = RP_MAX(l->min, n->chars.min);
+            l->max = RP_MIN(l->max, n->chars.max);
+            some |= l == &least;
+        }
+        if (l == &all)
+            counts++;
+        else
             g->found.at[base + used++] = id;
+    }
+    if (all.min > all.max)
+        return false;
+    if (counts > 0 && !(some && all.min <= least.min && all.max >= least.max))
+        g->found.at[base + used++] = rx_rep(g, g->json_char, all.min, all.max);
+    *count = used;
+    return true;
+}
+
+/* The member is x{k} t, or x t, where t begins with any characters: a text of x{k + 1} t is one of
+ * x{k} t too. *out_x: x; the result is k, or 0 for other members. */
+static uint32_t times_before_any(const struct rp_grammar *g, uint32_t id, uint32_t *out_x,
+                                 uint32_t *out_tail) {
+    const struct node *n = node_at(g, id);
+    if (n->kind != RX_CAT || !(node_at(g, n->a)->flags & NODE_STRING))
+        return 0;
+    const struct node *head = node_at(g, n->a), *tail = node_at(g, n->b);
+    if (n->b != g->json_any && !(tail->kind == RX_CAT && tail->a == g->json_any))
+        return 0;
+    bool repeated = head->kind == RX_REP && head->lo == head->hi;
+    *out_x = repeated ? head->a : n->a;
+    *out_tail = n->b;
+    return repeated ? head->lo : 1;
+}
+
+static size_t drop_longer(struct rp_grammar *g, size_t base, size_t count) {
+    uint32_t x, y, tail, other;
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t id = g->found.at[base + i], times = times_before_any(g, id, &x, &tail);
+        size_t k = times ? 0 : used;
+        while (k < used) {
+            uint32_t known = times_before_any(g, g->found.at[base + k], &y, &other);
+            if (known && x == y && tail == other) {
+                if (times < known)
+                    g->found.at[base + k] = id;
+                break;
+            }
+            k++;
+        }
+        if (k == used)
+            g->found.at[base + used++] = id;
+        if (!grammar_burn(g, k / 16))
+            break;
     }
     return used;
 }
@@ -161,11 +206,12 @@ size_t rx_normal_or(struct rp_grammar *g, size_t base, size_t count) {
         if (id == g->json_any || !(node_at(g, id)->flags & NODE_STRING))
             g->found.at[base + used++] = id;
     }
-    return any ? used : join_alternatives(g, base, count);
+    return any ? used : drop_longer(g, base, join_alternatives(g, base, count));
 }
 
 bool rx_normal_and(struct rp_grammar *g, size_t base, size_t *count, uint32_t *out) {
     *out = NODE_NONE;
-    *count = drop_counts(g, base, *count);
+    if (!join_counts(g, base, count))
+        return true;
     return contradicts(g, base, *count) || join_conditions(g, base, *count, out);
 }

@@ -42,11 +42,11 @@ static void mark_chars(const struct rp_grammar *g, const struct node *n, bool *s
         starts[r.first] = true;
         starts[RP_MIN(r.last + 1, 0x80u)] = true;
     }
+    starts['\\'] = starts['\\' + 1] = true; /* an escape */
     memset(starts + 0xC2, 1, 0xF5 - 0xC2 + 1);
 }
 
-/* starts[b]: the derivative by b may differ from the one by b - 1. */
-static void mark_starts(struct rp_grammar *g, uint32_t id, bool *starts, int depth) {
+void rx_mark_starts(struct rp_grammar *g, uint32_t id, bool *starts, int depth) {
     struct node n = *node_at(g, id);
     g->derivatives++;
     if (depth > DEPTH_MAX) {
@@ -72,18 +72,18 @@ static void mark_starts(struct rp_grammar *g, uint32_t id, bool *starts, int dep
         memset(starts, 1, 0x80 + 1);
         break;
     case RX_CAT:
-        mark_starts(g, n.a, starts, depth + 1);
+        rx_mark_starts(g, n.a, starts, depth + 1);
         if (node_nullable(g, n.a))
-            mark_starts(g, n.b, starts, depth + 1);
+            rx_mark_starts(g, n.b, starts, depth + 1);
         break;
     case RX_OR:
     case RX_AND:
         for (uint32_t i = 0; i < n.b; i++)
-            mark_starts(g, g->lists.at[n.a + i], starts, depth + 1);
+            rx_mark_starts(g, g->lists.at[n.a + i], starts, depth + 1);
         break;
     case RX_NOT:
     case RX_REP:
-        mark_starts(g, n.a, starts, depth + 1);
+        rx_mark_starts(g, n.a, starts, depth + 1);
         break;
     default:
         break;
@@ -94,7 +94,7 @@ static void mark_starts(struct rp_grammar *g, uint32_t id, bool *starts, int dep
  * True: one of them can match. */
 static bool expand(struct rp_grammar *g, uint32_t at, bool simple, uint32_t pass) {
     bool starts[256] = {[0] = true, ['\\'] = true, [']'] = true, [0x80] = true};
-    mark_starts(g, at, starts, 0);
+    rx_mark_starts(g, at, starts, 0);
     for (uint32_t byte = 0; byte < 256 && g->status == RP_OK; byte++) {
         if (!starts[byte] || (byte < 0x80 && byte != '\\') != simple)
             continue;
@@ -118,7 +118,7 @@ static uint32_t closer(struct rp_grammar *g, uint32_t id) {
     uint64_t first = g->derivatives;
     uint32_t far = distance(g, id), found = NODE_NONE;
     bool inside = rx_in_char(g, id);
-    mark_starts(g, id, starts, 0);
+    rx_mark_starts(g, id, starts, 0);
     for (uint32_t byte = 0; byte < 256 && found == NODE_NONE && g->status == RP_OK; byte++) {
         if (!starts[byte] || (!inside && (byte >= 0x80 || byte == '\\')))
             continue;

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define SOURCE_BYTES  ((size_t)256 << 10)
+#define SOURCE_BYTES  ((size_t)1 << 20)
 #define NESTING_MAX   128
 #define REF_DEPTH_MAX 256
 #define ITEMS_MAX     512 /* schemas of one conjunction */
@@ -15,6 +15,8 @@
 int schema_refuse(struct schema_compiler *c, int status, const json_t *schema, const char *keyword,
                   const char *what) {
     char pointer[256];
+    if (!c->err)
+        return status; /* the pointer needs a walk over the document */
     schema_pointer(c, schema, pointer, sizeof pointer);
     return rp_error_set(c->err, status, "schema, #%s: \"%s\": %s", pointer, keyword, what);
 }
@@ -189,8 +191,8 @@ static int branches(struct schema_compiler *c, const struct conj *conj, size_t i
 }
 
 /* The first keyword that splits the conjunction or must be rewritten; *out_found says whether. */
-static int split(struct schema_compiler *c, const struct conj *conj, bool *out_found,
-                 uint32_t *out) {
+static int split(struct schema_compiler *c, const struct conj *conj, unsigned types,
+                 bool *out_found, uint32_t *out) {
     *out_found = true;
     for (size_t i = 0; i < conj->count; i++) {
         const json_t *s = conj->items[i].schema, *list;
@@ -206,7 +208,7 @@ static int split(struct schema_compiler *c, const struct conj *conj, bool *out_f
         if ((list = json_object_get(s, "anyOf")) && !(done & DONE_ANY_OF))
             return branches(c, conj, i, DONE_ANY_OF, list, out);
         if (json_object_get(s, "oneOf") && !(done & DONE_ONE_OF)) {
-            rc = schema_one_of(c, s, &made);
+            rc = schema_one_of(c, s, types, &made);
             if (rc != RP_OK)
                 return rc;
             list = schema_keep(c, made, s);
@@ -277,9 +279,11 @@ static int body_of(struct schema_compiler *c, const struct conj *conj, uint32_t 
     uint32_t parts[6] = {NODE_NONE};
     int rc = types_of(c, conj, &types);
     *out = NODE_NONE;
+    if (rc == RP_OK && types & TYPE_OBJECT && conj->count > 1 && schema_contradicts(c, conj))
+        types &= ~(unsigned)TYPE_OBJECT;
     if (rc != RP_OK || types == 0)
         return rc;
-    rc = split(c, conj, &found, out);
+    rc = split(c, conj, types, &found, out);
     if (rc != RP_OK || found)
         return rc;
     for (size_t i = 0; i < conj->count; i++) {
@@ -378,7 +382,8 @@ static int load(const char *schema, size_t len, json_t **out, struct rp_error *e
     bool yes = len - begin == 4 && memcmp(schema + begin, "true", 4) == 0;
     bool no = len - begin == 5 && memcmp(schema + begin, "false", 5) == 0;
     *out = json_boolean(yes);
-    return yes || no ? RP_OK : rp_json_text_load(schema, len, "schema", out, err);
+    return yes || no ? RP_OK
+                     : rp_json_text_load_with(schema, len, "schema", JSON_ALLOW_NUL, out, err);
 }
 
 int rp_grammar_compile_json_schema(const char *schema, size_t len,

@@ -99,7 +99,7 @@ const json_t *schema_keep(struct schema_compiler *c, json_t *made, const json_t 
 uint32_t schema_quoted(struct schema_compiler *c, const char *text, size_t len);
 /* A key of every schema of a conjunction, or 0: the smallest (or largest) size. */
 int schema_sizes(struct schema_compiler *c, const struct conj *conj, const char *min_key,
-                 const char *max_key, uint32_t *out_min, uint32_t *out_max);
+                 const char *max_key, uint32_t *out_min, uint32_t *out_count);
 
 /* ---- grammar_schema_ref.c */
 int schema_resolve(struct schema_compiler *c, const json_t *schema, const char *ref,
@@ -122,11 +122,25 @@ unsigned schema_value_type(const json_t *value);
 int schema_number(struct schema_compiler *c, const struct conj *conj, unsigned types,
                   uint32_t *out);
 int schema_string(struct schema_compiler *c, const struct conj *conj, uint32_t *out);
-/* The expression of the characters between the quotes. */
-int schema_string_rx(struct schema_compiler *c, const struct conj *conj, uint32_t *out_rx);
-int schema_array(struct schema_compiler *c, const struct conj *conj, uint32_t *out);
+/* The expression of the characters between the quotes. out_count[2]: their least and largest
+ * number, which the caller counts; NULL: the expression does. */
+int schema_string_rx(struct schema_compiler *c, const struct conj *conj, uint32_t *out_rx,
+                     uint32_t *out_count);
 /* A number as JSON text without exponent if possible; buffer of 64 bytes. */
 const char *schema_number_text(const json_t *number, char *out, size_t size);
+
+/* The format of a schema. `every`: at least every text that has it, in every spelling; else only
+ * such texts. */
+int schema_format_rx(struct schema_compiler *c, const json_t *s, bool every, uint32_t *out);
+
+/* ---- grammar_schema_array.c */
+int schema_array(struct schema_compiler *c, const struct conj *conj, uint32_t *out);
+
+/* ---- grammar_schema_names.c */
+/* The strings that a schema accepts, between their quotes. `every`: at least all of them, in every
+ * spelling; else only such strings. */
+int schema_names_rx(struct schema_compiler *c, const json_t *schema, bool every, int depth,
+                    uint32_t *out);
 
 /* ---- grammar_schema_object.c */
 int schema_object(struct schema_compiler *c, const struct conj *conj, uint32_t *out);
@@ -135,15 +149,29 @@ int schema_object(struct schema_compiler *c, const struct conj *conj, uint32_t *
 int schema_values(struct schema_compiler *c, const struct conj *conj, uint32_t *out);
 /* After everything is compiled: drops values that the other keywords refuse. */
 int schema_filter_values(struct schema_compiler *c);
+/* Equal as JSON Schema has it: 1 and 1.0 are. */
+bool schema_same_value(const json_t *a, const json_t *b);
+/* Some member of the list is equal; false as well when the fuel is used up. */
+bool schema_has_value(struct schema_compiler *c, const json_t *list, const json_t *value);
 
 /* ---- grammar_schema_rewrite.c */
 /* not, if, dependent keywords of item `index`, as a schema without them; NULL in *out: nothing. */
 int schema_rewrite(struct schema_compiler *c, const json_t *schema, unsigned done, json_t **out,
                    unsigned *out_done);
-int schema_one_of(struct schema_compiler *c, const json_t *schema, json_t **out_branches);
+
+/* ---- grammar_schema_one_of.c */
+/* For objects: a key is required that another schema forbids. */
+bool schema_contradicts(struct schema_compiler *c, const struct conj *conj);
+/* It is proved that no value satisfies both. */
+bool schema_disjoint(struct schema_compiler *c, const json_t *a, const json_t *b);
+/* For values of these types. */
+int schema_one_of(struct schema_compiler *c, const json_t *schema, unsigned types,
+                  json_t **out_branches);
 
 /* ---- grammar_format.c */
-/* The pattern of a format of strings; NULL: not supported; "": it restricts nothing. */
+/* The pattern of a format of strings: of such texts only. "": it restricts nothing. */
 const char *schema_format_pattern(const char *name);
+/* A pattern of at least all such texts; NULL: the format is not known, and says nothing. */
+const char *schema_format_outline(const char *name);
 
 #endif

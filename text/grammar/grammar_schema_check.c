@@ -42,6 +42,8 @@ static const char *const applies[] = {"$ref",
                                       "required",
                                       "format",
                                       "contains",
+                                      "minContains",
+                                      "maxContains",
                                       "unevaluatedItems",
                                       "unevaluatedProperties"};
 static const char *const refused[] = {"$dynamicRef", "$recursiveRef", "extends", "disallow",
@@ -75,10 +77,15 @@ static bool all_schemas(const json_t *value) {
     return true;
 }
 
+/* Names: keys of jansson's objects have no U+0000. */
 static bool all_strings(const json_t *value) {
     json_t *child;
     size_t index;
-    json_array_foreach(value, index, child) if (!json_is_string(child)) return false;
+    json_array_foreach(value, index, child) {
+        if (!json_is_string(child) ||
+            memchr(json_string_value(child), 0, json_string_length(child)))
+            return false;
+    }
     return json_is_array(value);
 }
 
@@ -108,6 +115,7 @@ static const struct {
     {"additionalItems", FORM_SCHEMA, "not a schema"},
     {"additionalProperties", FORM_SCHEMA, "not a schema"},
     {"propertyNames", FORM_SCHEMA, "not a schema"},
+    {"contains", FORM_SCHEMA, "not a schema"},
     {"properties", FORM_MAP, "not a map of schemas"},
     {"patternProperties", FORM_MAP, "not a map of schemas"},
     {"dependentSchemas", FORM_MAP, "not a map of schemas"},
@@ -153,8 +161,7 @@ int schema_check_keywords(struct schema_compiler *c, const json_t *schema) {
         for (size_t i = 0; i < RP_ARRAY_COUNT(forms); i++)
             if (strcmp(forms[i].key, key) == 0 && !has_form(value, forms[i].form))
                 return schema_refuse(c, RP_STATUS_FORMAT, schema, key, forms[i].text);
-        bool unevaluated = strncmp(key, "unevaluated", 11) == 0;
-        if ((unevaluated && !json_is_true(value)) || strcmp(key, "contains") == 0)
+        if (strncmp(key, "unevaluated", 11) == 0 && !json_is_true(value))
             return schema_refuse(c, RP_STATUS_UNSUPPORTED, schema, key, "not supported");
         if (strcmp(key, "required") == 0 && !all_strings(value) && !json_is_boolean(value))
             return schema_refuse(c, RP_STATUS_FORMAT, schema, key, "not a list of strings");
@@ -174,7 +181,7 @@ static unsigned named_type(const char *name) {
     } names[] = {{"null", TYPE_NULL},       {"boolean", TYPE_BOOLEAN},
                  {"integer", TYPE_INTEGER}, {"number", TYPE_INTEGER | TYPE_NUMBER},
                  {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
-                 {"object", TYPE_OBJECT}};
+                 {"object", TYPE_OBJECT},   {"\1fraction", TYPE_NUMBER}};
     for (size_t i = 0; name && i < RP_ARRAY_COUNT(names); i++)
         if (strcmp(name, names[i].name) == 0)
             return names[i].bits;

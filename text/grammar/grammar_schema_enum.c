@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-#define VALUE_DEPTH 32
+#define VALUE_DEPTH       32
+#define COMPARES_PER_FUEL 32 /* of two values */
 
 /* A value with the usual gaps. */
 static uint32_t value_node(struct schema_compiler *c, const json_t *value, int depth) {
@@ -53,25 +54,44 @@ static uint32_t value_node(struct schema_compiler *c, const json_t *value, int d
     }
 }
 
-static bool has(const json_t *list, const json_t *value) {
+bool schema_same_value(const json_t *a, const json_t *b) {
+    const char *key;
+    json_t *child, *other;
+    size_t index;
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    if (json_typeof(a) != json_typeof(b) || json_array_size(a) != json_array_size(b) ||
+        json_object_size(a) != json_object_size(b))
+        return false;
+    if (!json_is_array(a) && !json_is_object(a))
+        return json_equal(a, b);
+    json_array_foreach(a, index,
+                       child) if (!schema_same_value(child, json_array_get(b, index))) return false;
+    json_object_foreach((json_t *)a, key, child) {
+        other = json_object_get(b, key);
+        if (!other || !schema_same_value(child, other))
+            return false;
+    }
+    return true;
+}
+
+bool schema_has_value(struct schema_compiler *c, const json_t *list, const json_t *value) {
     size_t index;
     json_t *one;
-    json_array_foreach(list, index, one) {
-        if (json_is_number(one) && json_is_number(value)
-                ? json_number_value(one) == json_number_value(value)
-                : json_equal(one, value))
-            return true;
-    }
+    if (!grammar_burn(c->g, 1 + json_array_size(list) / COMPARES_PER_FUEL))
+        return false;
+    json_array_foreach(list, index, one) if (schema_same_value(one, value)) return true;
     return false;
 }
 
 /* Keeps of *values those that are in list, or takes list when there are none yet. */
-static bool keep_common(json_t **values, const json_t *list) {
+static bool keep_common(struct schema_compiler *c, json_t **values, const json_t *list) {
     json_t *kept = json_array(), *one;
     size_t index;
     const json_t *from = *values ? *values : list;
     json_array_foreach(from, index, one) {
-        if ((!*values || has(list, one)) && !has(kept, one) && json_array_append(kept, one) != 0)
+        if ((!*values || schema_has_value(c, list, one)) && !schema_has_value(c, kept, one) &&
+            (c->g->status != RP_OK || json_array_append(kept, one) != 0))
             break;
     }
     json_decref(*values);
@@ -122,10 +142,10 @@ int schema_values(struct schema_compiler *c, const struct conj *conj, uint32_t *
         ok = schema_type_bits(c, s, &bits) == RP_OK;
         types &= bits;
         if (ok && list)
-            ok = keep_common(&values, list);
+            ok = keep_common(c, &values, list);
         if (ok && constant) {
             json_t *single = json_pack("[O]", constant);
-            ok = single && keep_common(&values, single);
+            ok = single && keep_common(c, &values, single);
             json_decref(single);
         }
         item.done |= DONE_VALUES;
@@ -138,6 +158,7 @@ int schema_values(struct schema_compiler *c, const struct conj *conj, uint32_t *
     struct values_job job = {.ref = NODE_NONE, .rest = NODE_NONE, .values = values};
     rest.nothing = !trial || !ok; /* then no rule is made of it */
     int rc = schema_rule(c, &rest, &job.rest);
+    rc = rc == RP_OK ? c->g->status : rc;
     if (!ok || rc != RP_OK) {
         json_decref(values);
         return rc != RP_OK ? rc : grammar_fail(c->g, RP_STATUS_NO_MEMORY);

@@ -117,14 +117,14 @@ static const json_t *follow(const json_t *at, const char *pointer) {
 }
 
 /* The schema that names itself by $anchor, or in older drafts by $id "#name". */
-static const json_t *by_name(const json_t *value, const char *name) {
+static const json_t *by_name(struct schema_compiler *c, const json_t *value, const char *name) {
     const char *key;
     json_t *child;
     size_t index;
     const json_t *found = NULL;
     if (json_is_array(value)) {
-        json_array_foreach(value, index, child) if (!found) found = by_name(child, name);
-    } else if (json_is_object(value)) {
+        json_array_foreach(value, index, child) if (!found) found = by_name(c, child, name);
+    } else if (json_is_object(value) && grammar_burn(c->g, 1)) {
         static const char *const keys[] = {"$anchor", "$dynamicAnchor", "$id", "id"};
         for (size_t i = 0; i < RP_ARRAY_COUNT(keys); i++) {
             const char *text = json_string_value(json_object_get(value, keys[i]));
@@ -133,7 +133,7 @@ static const json_t *by_name(const json_t *value, const char *name) {
         }
         json_object_foreach((json_t *)value, key,
                             child) if (!found && strcmp(key, "enum") && strcmp(key, "const"))
-            found = by_name(child, name);
+            found = by_name(c, child, name);
     }
     return found;
 }
@@ -156,7 +156,9 @@ int schema_resolve(struct schema_compiler *c, const json_t *schema, const char *
     if (*ref == 0)
         *out = c->root;
     else
-        *out = *ref == '/' ? follow(c->root, ref) : by_name(c->root, ref);
+        *out = *ref == '/' ? follow(c->root, ref) : by_name(c, c->root, ref);
+    if (!*out && c->g->status != RP_OK)
+        return c->g->status;
     if (!*out)
         return schema_refuse(c, RP_STATUS_FORMAT, schema, "$ref", "leads nowhere");
     return RP_OK;

@@ -1,10 +1,13 @@
-/* grammar_schema_rewrite.c - not, if, dependent keywords and oneOf as schemas without them.
- * "\1notPattern" and "\1notValues" are ours: a string that does not match, none of these values. */
+/* grammar_schema_rewrite.c - not, if and dependent keywords as schemas without them.
+ * Some keywords are ours, and their names begin with \1:
+ * notPattern, notFormat, notMultipleOf, notValues: what the keyword without "not" refuses.
+ * someItem: an element from `first` on that satisfies `value`.
+ * some: a key that is not in `except`, matches none of `exceptPatterns`, matches `pattern`, does
+ * not satisfy `notName`, and whose value satisfies `value`.
+ * The type "\1fraction" is that of numbers that are no integers. */
 #include "text/grammar/grammar_schema.h"
 
 #include <string.h>
-
-#define DEPTH_MAX 8
 
 static int no_memory(struct schema_compiler *c) { return grammar_fail(c->g, RP_STATUS_NO_MEMORY); }
 
@@ -21,12 +24,200 @@ static json_t *other_types(unsigned bits) {
     for (size_t i = 0; list && i < RP_ARRAY_COUNT(names); i++)
         if (!(bits & names[i].bits))
             json_array_append_new(list, json_string(names[i].name));
+    if (list && (bits & (TYPE_INTEGER | TYPE_NUMBER)) == TYPE_INTEGER)
+        json_array_append_new(list, json_string("\1fraction"));
     return list;
+}
+
+/* The schema that an array or an object alone satisfies. */
+static json_t *schema_of_value(const json_t *value) {
+    const char *name;
+    json_t *child, *inner = json_is_array(value) ? json_array() : json_object();
+    json_t *names = json_array();
+    size_t index;
+    int bad = 0;
+    if (json_is_array(value)) {
+        json_array_foreach(value, index, child) bad |=
+            json_array_append_new(inner, json_pack("{s:O}", "const", child));
+        json_decref(names);
+        json_int_t size = (json_int_t)json_array_size(value);
+        json_t *made =
+            json_pack("{s:s, s:I, s:I}", "type", "array", "minItems", size, "maxItems", size);
+        if (size > 0) /* an empty list is no prefixItems */
+            bad |= json_object_set(made, "prefixItems", inner);
+        json_decref(inner);
+        return bad ? NULL : made;
+    }
+    json_object_foreach((json_t *)value, name, child) {
+        bad |= json_array_append_new(names, json_string(name));
+        bad |= json_object_set_new(inner, name, json_pack("{s:O}", "const", child));
+    }
+    json_t *made = json_pack("{s:s, s:o, s:o, s:b}", "type", "object", "required", names,
+                             "properties", inner, "additionalProperties", 0);
+    if (!bad)
+        return made;
+    json_decref(made);
+    return NULL;
+}
+
+/* None of these values. */
+static json_t *none_of(const json_t *values) {
+    json_t *simple = json_array(), *all = json_array(), *one;
+    size_t index;
+    int bad = 0;
+    json_array_foreach(values, index, one) {
+        if (json_is_array(one) || json_is_object(one))
+            bad |= json_array_append_new(all, json_pack("{s:o}", "not", schema_of_value(one)));
+        else
+            bad |= json_array_append(simple, one);
+    }
+    bad |= json_array_append_new(all, json_pack("{s:o}", "\1notValues", simple));
+    json_t *made = json_pack("{s:o}", "allOf", all);
+    if (!bad)
+        return made;
+    json_decref(made);
+    return NULL;
 }
 
 /* {type, key: value + by} */
 static json_t *bound(const char *type, const char *key, const json_t *value, int by) {
     return json_pack("{s:s, s:I}", "type", type, key, (json_int_t)json_number_value(value) + by);
+}
+
+/* One schema of a list holds and no other one: the opposite. */
+static int negate_one_of(struct schema_compiler *c, const json_t *list, json_t *out) {
+    json_t *none = json_array(), *a, *b;
+    size_t i, k;
+    int bad = 0;
+    json_array_foreach(list, i, a) {
+        bad |= json_array_append_new(none, json_pack("{s:O}", "not", a));
+        for (k = i + 1; k < json_array_size(list); k++) {
+            b = json_array_get(list, k);
+            if (!grammar_burn(c->g, 8))
+                break;
+            if (!schema_disjoint(c, a, b))
+                bad |= json_array_append_new(out, json_pack("{s:[O,O]}", "allOf", a, b));
+        }
+    }
+    bad |= json_array_append_new(out, json_pack("{s:o}", "allOf", none));
+    return bad ? no_memory(c) : c->g->status;
+}
+
+static json_t *some_item(size_t first, const json_t *value) {
+    return json_pack("{s:s, s:{s:I, s:{s:O}}}", "type", "array", "\1someItem", "first",
+                     (json_int_t)first, "value", "not", value);
+}
+
+static json_t *some_pair(const char *what, json_t *detail, json_t *value) {
+    return json_pack("{s:s, s:{s:o, s:o}}", "type", "object", "\1some", what, detail, "value",
+                     value);
+}
+
+/* {"not": value}, or true or false. */
+static json_t *opposite(json_t *value) {
+    if (json_is_boolean(value))
+        return json_boolean(json_is_false(value));
+    return json_pack("{s:O}", "not", value);
+}
+
+static int negate_elements(const json_t *s, const char *key, json_t *value, json_t *out) {
+    bool list = json_is_array(value);
+    int bad = 0;
+    if (list) { /* prefixItems, or items of older drafts */
+        for (size_t i = 0; i < json_array_size(value); i++) {
+            json_t *prefix = json_array();
+            for (size_t k = 0; k < i; k++)
+                json_array_append_new(prefix, json_true());
+            bad |= json_array_append_new(prefix, opposite(json_array_get(value, i)));
+            bad |=
+                json_array_append_new(out, json_pack("{s:s, s:I, s:o}", "type", "array", "minItems",
+                                                     (json_int_t)i + 1, "prefixItems", prefix));
+        }
+        return bad;
+    }
+    const json_t *first = json_object_get(s, key[0] == 'a' ? "items" : "prefixItems");
+    if (key[0] == 'a' && !json_is_array(first))
+        return 0; /* additionalItems beside items that apply to all */
+    return json_is_true(value)
+               ? 0
+               : json_array_append_new(out, some_item(json_array_size(first), value));
+}
+
+static int negate_contains(const json_t *s, json_t *value, json_t *out) {
+    const json_t *min = json_object_get(s, "minContains"), *max = json_object_get(s, "maxContains");
+    json_int_t least = min ? (json_int_t)json_number_value(min) : 1;
+    int bad = 0;
+    if (least > 0)
+        bad |= json_array_append_new(out,
+                                     json_pack("{s:s, s:O, s:i, s:I}", "type", "array", "contains",
+                                               value, "minContains", 0, "maxContains", least - 1));
+    if (max)
+        bad |= json_array_append_new(out, json_pack("{s:s, s:O, s:I}", "type", "array", "contains",
+                                                    value, "minContains",
+                                                    (json_int_t)json_number_value(max) + 1));
+    return bad;
+}
+
+static int negate_pairs(const json_t *s, const char *key, json_t *value, json_t *out) {
+    const char *pattern;
+    json_t *child;
+    int bad = 0;
+    if (strcmp(key, "propertyNames") == 0)
+        return json_array_append_new(out, some_pair("notName", json_incref(value), json_true()));
+    if (strcmp(key, "patternProperties") == 0) {
+        json_object_foreach(value, pattern, child) if (!json_is_true(child)) bad |=
+            json_array_append_new(out, some_pair("pattern", json_string(pattern), opposite(child)));
+        return bad;
+    }
+    if (json_is_true(value))
+        return 0;
+    json_t *names = json_object_get(s, "properties");
+    json_t *made = some_pair("except", names ? json_incref(names) : json_object(), opposite(value));
+    json_t *patterns = json_object_get(s, "patternProperties");
+    if (made && patterns)
+        bad = json_object_set(json_object_get(made, "\1some"), "exceptPatterns", patterns);
+    return bad | json_array_append_new(out, made);
+}
+
+static json_t *condition(const json_t *s);
+static int dependent(struct schema_compiler *c, const json_t *s, json_t **out);
+
+/* Keywords of elements, pairs and conditions. */
+static int negate_container(struct schema_compiler *c, const json_t *s, const char *key,
+                            json_t *value, json_t *out) {
+    int bad = 0;
+    if (!strcmp(key, "oneOf"))
+        return negate_one_of(c, value, out);
+    if (!strcmp(key, "items") || !strcmp(key, "additionalItems") || !strcmp(key, "prefixItems")) {
+        bad = negate_elements(s, key, value, out);
+    } else if (!strcmp(key, "contains")) {
+        bad = negate_contains(s, value, out);
+    } else if (!strcmp(key, "propertyNames") || !strcmp(key, "patternProperties") ||
+               !strcmp(key, "additionalProperties")) {
+        bad = negate_pairs(s, key, value, out);
+    } else if (!strcmp(key, "multipleOf")) {
+        bad = json_array_append_new(
+            out, json_pack("{s:s, s:O}", "type", "number", "\1notMultipleOf", value));
+    } else if (!strcmp(key, "format")) {
+        if (schema_format_outline(json_string_value(value))) /* others say nothing */
+            bad = json_array_append_new(
+                out, json_pack("{s:s, s:O}", "type", "string", "\1notFormat", value));
+    } else if (!strcmp(key, "if")) {
+        if (json_object_get(s, "then") || json_object_get(s, "else"))
+            bad = json_array_append_new(out, json_pack("{s:o}", "not", condition(s)));
+    } else if (!strncmp(key, "depend", 6)) {
+        json_t *made;
+        int rc = dependent(c, s, &made);
+        if (rc != RP_OK)
+            return rc;
+        bad = json_array_append_new(out, json_pack("{s:o}", "not", made));
+    } else if (strcmp(key, "then") && strcmp(key, "else") && strcmp(key, "minContains") &&
+               strcmp(key, "maxContains")) {
+        char text[96];
+        snprintf(text, sizeof text, "cannot be enforced together with \"%.40s\"", key);
+        return schema_refuse(c, RP_STATUS_UNSUPPORTED, s, "not", text);
+    }
+    return bad ? no_memory(c) : RP_OK;
 }
 
 /* Appends the schemas of which one holds when keyword `key` of `s` does not. */
@@ -71,13 +262,13 @@ static int negate_keyword(struct schema_compiler *c, const json_t *s, const char
         int rc = schema_type_bits(c, s, &bits);
         if (rc != RP_OK)
             return rc;
-        if ((bits & TYPE_INTEGER) && !(bits & TYPE_NUMBER))
-            return schema_refuse(c, RP_STATUS_UNSUPPORTED, s, "not", "integers cannot be excluded");
         bad = json_array_append_new(out, json_pack("{s:o}", "type", other_types(bits)));
     } else if (strcmp(key, "const") == 0) {
-        bad = json_array_append_new(out, json_pack("{s:[O]}", "\1notValues", value));
+        json_t *list = json_pack("[O]", value);
+        bad = json_array_append_new(out, none_of(list));
+        json_decref(list);
     } else if (strcmp(key, "enum") == 0) {
-        bad = json_array_append_new(out, json_pack("{s:O}", "\1notValues", value));
+        bad = json_array_append_new(out, none_of(value));
     } else if (strcmp(key, "pattern") == 0) {
         bad = json_array_append_new(
             out, json_pack("{s:s, s:O}", "type", "string", "\1notPattern", value));
@@ -104,9 +295,7 @@ static int negate_keyword(struct schema_compiler *c, const json_t *s, const char
             return rc;
         bad = json_array_append_new(out, json_pack("{s:O}", "not", target));
     } else {
-        char text[96];
-        snprintf(text, sizeof text, "cannot be enforced together with \"%.40s\"", key);
-        return schema_refuse(c, RP_STATUS_UNSUPPORTED, s, "not", text);
+        return negate_container(c, s, key, value, out);
     }
     return bad ? no_memory(c) : RP_OK;
 }
@@ -123,9 +312,7 @@ static int negate(struct schema_compiler *c, const json_t *s, json_t **out) {
     json_t *any = json_array();
     json_object_foreach((json_t *)s, key, value) {
         bool applies = schema_keyword(key) == KEYWORD_APPLIES || key[0] == '\1';
-        bool without_if =
-            (!strcmp(key, "then") || !strcmp(key, "else")) && !json_object_get(s, "if");
-        if (rc == RP_OK && applies && !without_if)
+        if (rc == RP_OK && applies)
             rc = negate_keyword(c, s, key, value, any);
     }
     if (rc != RP_OK) {
@@ -197,171 +384,5 @@ int schema_rewrite(struct schema_compiler *c, const json_t *schema, unsigned don
         *out_done = DONE_DEPENDENT;
         return dependent(c, schema, out);
     }
-    return RP_OK;
-}
-
-/* ---- oneOf ------------------------------------------------------------ */
-
-/* $ref alone is followed. */
-static const json_t *target_of(struct schema_compiler *c, const json_t *s, int depth) {
-    struct rp_error *err = c->err;
-    const json_t *to = s;
-    c->err = NULL;
-    while (depth-- > 0 && json_object_size(s) >= 1 && json_object_get(s, "$ref")) {
-        if (schema_resolve(c, s, json_string_value(json_object_get(s, "$ref")), &to) != RP_OK)
-            break;
-        s = to;
-    }
-    c->err = err;
-    return s;
-}
-
-/* At least the types that values of s can have. */
-static unsigned possible_types(struct schema_compiler *c, const json_t *s, int depth) {
-    unsigned bits = TYPE_ANY, any = 0;
-    json_t *child;
-    size_t index;
-    if (json_is_false(s))
-        return 0;
-    if (!json_is_object(s) || depth > DEPTH_MAX)
-        return TYPE_ANY;
-    const json_t *values = json_object_get(s, "enum"), *constant = json_object_get(s, "const");
-    struct rp_error *err = c->err;
-    c->err = NULL;
-    if (schema_type_bits(c, s, &bits) != RP_OK)
-        bits = TYPE_ANY;
-    c->err = err;
-    json_array_foreach(values, index, child) any |= schema_value_type(child);
-    if (json_array_size(values) > 0)
-        bits &= any;
-    if (constant)
-        bits &= schema_value_type(constant);
-    if (json_object_get(s, "$ref"))
-        bits &= possible_types(c, target_of(c, s, 1), depth + 1);
-    json_array_foreach(json_object_get(s, "allOf"), index, child) bits &=
-        possible_types(c, child, depth + 1);
-    static const char *const keys[] = {"anyOf", "oneOf"};
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *list = json_object_get(s, keys[i]);
-        any = 0;
-        json_array_foreach(list, index, child) any |= possible_types(c, child, depth + 1);
-        if (list)
-            bits &= any;
-    }
-    return bits;
-}
-
-static bool requires(const json_t *s, const char *name) {
-    json_t *child;
-    size_t index;
-    json_array_foreach(json_object_get(s, "required"), index, child) {
-        const char *text = json_string_value(child);
-        if (text && strcmp(text, name) == 0)
-            return true;
-    }
-    return false;
-}
-
-static bool forbids(const json_t *s, const char *name) {
-    const json_t *own = json_object_get(json_object_get(s, "properties"), name);
-    if (own)
-        return json_is_false(own);
-    return json_is_false(json_object_get(s, "additionalProperties")) &&
-           json_object_size(json_object_get(s, "patternProperties")) == 0;
-}
-
-static bool value_in(const json_t *s, const json_t *value) {
-    json_t *child;
-    size_t index;
-    const json_t *constant = json_object_get(s, "const");
-    if (constant)
-        return json_is_number(constant) && json_is_number(value)
-                   ? json_number_value(constant) == json_number_value(value)
-                   : json_equal(constant, value);
-    json_array_foreach(json_object_get(s, "enum"), index, child) {
-        if (json_is_number(child) && json_is_number(value)
-                ? json_number_value(child) == json_number_value(value)
-                : json_equal(child, value))
-            return true;
-    }
-    return false;
-}
-
-static bool has_values(const json_t *s) {
-    return json_object_get(s, "const") || json_is_array(json_object_get(s, "enum"));
-}
-
-static bool no_common_value(const json_t *a, const json_t *b) {
-    json_t *child;
-    size_t index;
-    if (!has_values(a) || !has_values(b))
-        return false;
-    if (json_object_get(a, "const"))
-        return !value_in(b, json_object_get(a, "const"));
-    json_array_foreach(json_object_get(a, "enum"), index,
-                       child) if (value_in(b, child)) return false;
-    return true;
-}
-
-/* No value satisfies both: proved by types, values, or a key that tells them apart. */
-static bool disjoint(struct schema_compiler *c, const json_t *a, const json_t *b, int depth) {
-    if (depth > DEPTH_MAX)
-        return false;
-    unsigned common = possible_types(c, a, 0) & possible_types(c, b, 0);
-    if (common == 0)
-        return true;
-    const json_t *x = target_of(c, a, 4), *y = target_of(c, b, 4);
-    if (!json_is_object(x) || !json_is_object(y))
-        return false;
-    if (no_common_value(x, y))
-        return true;
-    if (common != TYPE_OBJECT)
-        return false;
-    for (int turn = 0; turn < 2; turn++) {
-        json_t *child;
-        size_t index;
-        json_array_foreach(json_object_get(x, "required"), index, child) {
-            const char *name = json_string_value(child);
-            if (!name)
-                continue;
-            if (forbids(y, name))
-                return true;
-            const json_t *of_x = json_object_get(json_object_get(x, "properties"), name);
-            const json_t *of_y = json_object_get(json_object_get(y, "properties"), name);
-            if (of_x && of_y && (requires(x, name) || requires(y, name)) &&
-                disjoint(c, of_x, of_y, depth + 1))
-                return true;
-        }
-        const json_t *swap = x;
-        x = y;
-        y = swap;
-    }
-    return false;
-}
-
-int schema_one_of(struct schema_compiler *c, const json_t *schema, json_t **out_branches) {
-    const json_t *list = json_object_get(schema, "oneOf");
-    json_t *out = json_array(), *a, *b;
-    size_t i, k;
-    json_array_foreach(list, i, a) {
-        json_t *all = json_pack("[O]", a);
-        json_array_foreach(list, k, b) {
-            if (!grammar_burn(c->g, 8))
-                break;
-            if (i != k && !disjoint(c, a, b, 0) &&
-                json_array_append_new(all, json_pack("{s:O}", "not", b)) != 0)
-                no_memory(c);
-        }
-        json_t *branch =
-            json_array_size(all) == 1 ? json_incref(a) : json_pack("{s:O}", "allOf", all);
-        json_decref(all);
-        if (!branch || json_array_append_new(out, branch) != 0)
-            no_memory(c);
-    }
-    if (c->g->status != RP_OK) {
-        json_decref(out);
-        return c->g->status;
-    }
-    *out_branches = out;
     return RP_OK;
 }

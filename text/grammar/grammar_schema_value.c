@@ -59,6 +59,29 @@ static int exclude(struct schema_compiler *c, const json_t *schema, const json_t
     return RP_OK;
 }
 
+/* Multiples of a number, or all but these. */
+static int multiples(struct schema_compiler *c, const json_t *schema, const char *key, uint32_t *rx,
+                     bool *out_bounded) {
+    struct rp_grammar *g = c->g;
+    const json_t *value = json_object_get(schema, key);
+    char text[64];
+    struct decimal decimal;
+    uint32_t one = NODE_NONE;
+    if (!value)
+        return RP_OK;
+    if (decimal_read(&decimal, schema_number_text(value, text, sizeof text)))
+        one = rx_multiple(g, &decimal);
+    if (one == NODE_NONE)
+        return schema_refuse(c, RP_STATUS_UNSUPPORTED, schema, key[0] == '\1' ? "not" : key,
+                             "only numbers of up to six decimals that are at most 1000 without "
+                             "their point are supported");
+    if (key[0] == '\1') /* a multiple may have zeros after its decimals */
+        one = rx_not(g, rx_multiple_padded(g, one));
+    *rx = rx_and2(g, *rx, one);
+    *out_bounded = true;
+    return RP_OK;
+}
+
 int schema_number(struct schema_compiler *c, const struct conj *conj, unsigned types,
                   uint32_t *out) {
     struct rp_grammar *g = c->g;
@@ -76,19 +99,10 @@ int schema_number(struct schema_compiler *c, const struct conj *conj, unsigned t
             rc = bound(c, s, "exclusiveMinimum", true, true, &rx, &bounded);
         if (rc == RP_OK)
             rc = bound(c, s, "exclusiveMaximum", false, true, &rx, &bounded);
-        const json_t *multiple = json_object_get(s, "multipleOf");
-        if (rc == RP_OK && multiple) {
-            char text[64];
-            struct decimal decimal;
-            uint32_t one = NODE_NONE;
-            if (decimal_read(&decimal, schema_number_text(multiple, text, sizeof text)))
-                one = rx_multiple(g, &decimal);
-            if (one == NODE_NONE)
-                return schema_refuse(c, RP_STATUS_UNSUPPORTED, s, "multipleOf",
-                                     "only integers up to 1000 and 0.1, 0.01, ... are supported");
-            rx = rx_and2(g, rx, one);
-            bounded = true;
-        }
+        if (rc == RP_OK)
+            rc = multiples(c, s, "multipleOf", &rx, &bounded);
+        if (rc == RP_OK)
+            rc = multiples(c, s, "\1notMultipleOf", &rx, &bounded);
         const json_t *excluded = json_object_get(s, "\1notValues");
         for (size_t k = 0; rc == RP_OK && k < json_array_size(excluded); k++)
             if (json_is_number(json_array_get(excluded, k))) {
@@ -100,6 +114,10 @@ int schema_number(struct schema_compiler *c, const struct conj *conj, unsigned t
     }
     if (rc != RP_OK)
         return rc;
+    if (!(types & TYPE_INTEGER)) {
+        rx = rx_and2(g, rx, rx_fraction(g));
+        bounded = true;
+    }
     if (!(types & TYPE_NUMBER)) {
         *out = g_lex(g, rx_and2(g, rx, rx_integer(g)));
     } else if (bounded) {
@@ -114,18 +132,29 @@ int schema_number(struct schema_compiler *c, const struct conj *conj, unsigned t
 
 /* ---- Strings ------------------------------------------------------------ */
 
-/* Enforces what can be enforced; a format that JSON Schema does not define asserts nothing. */
-static int one_format(struct schema_compiler *c, const json_t *s, uint32_t *rx) {
+int schema_format_rx(struct schema_compiler *c, const json_t *s, bool every, uint32_t *out) {
     const char *name = json_string_value(json_object_get(s, "format"));
-    const char *pattern = name ? schema_format_pattern(name) : "";
-    uint32_t one;
-    if (!pattern)
-        return schema_refuse(c, RP_STATUS_UNSUPPORTED, s, "format",
-                             "this format cannot be enforced");
-    if (!*pattern)
+    const char *pattern = !name   ? ""
+                          : every ? schema_format_outline(name)
+                                  : schema_format_pattern(name);
+    *out = NODE_ALL;
+    if (!pattern || !*pattern)
         return RP_OK;
-    int rc = regex_parse(c->g, pattern, strlen(pattern), RX_JSON, false, &one, c->err);
+    return regex_parse(c->g, pattern, strlen(pattern), every ? RX_JSON_EVERY : RX_JSON, false, out,
+                       c->err);
+}
+
+/* A format that JSON Schema does not define asserts nothing. */
+static int one_format(struct schema_compiler *c, const json_t *s, uint32_t *rx) {
+    uint32_t one;
+    int rc = schema_format_rx(c, s, false, &one);
     *rx = rx_and2(c->g, *rx, one);
+    const json_t *name = json_object_get(s, "\1notFormat");
+    const char *outline = name ? schema_format_outline(json_string_value(name)) : NULL;
+    if (rc != RP_OK || !outline)
+        return rc;
+    rc = regex_parse(c->g, outline, strlen(outline), RX_JSON_EVERY, false, &one, c->err);
+    *rx = rx_and2(c->g, *rx, rx_not(c->g, one));
     return rc;
 }
 
@@ -155,7 +184,8 @@ static void exclude_strings(struct schema_compiler *c, const json_t *s, uint32_t
     }
 }
 
-int schema_string_rx(struct schema_compiler *c, const struct conj *conj, uint32_t *out_rx) {
+int schema_string_rx(struct schema_compiler *c, const struct conj *conj, uint32_t *out_rx,
+                     uint32_t *out_count) {
     struct rp_grammar *g = c->g;
     uint32_t rx = NODE_ALL, min, max;
     int rc = schema_sizes(c, conj, "minLength", "maxLength", &min, &max);
@@ -171,6 +201,12 @@ int schema_string_rx(struct schema_compiler *c, const struct conj *conj, uint32_
     uint32_t any = min > max ? NODE_NONE : rx_rep(g, g->json_char, min, max);
     /* Positive expressions have whole characters of a string already. */
     bool whole = rx != NODE_ALL && !(node_at(g, rx)->flags & NODE_MIXED);
+    if (out_count) {
+        out_count[0] = min;
+        out_count[1] = max;
+        *out_rx = rx == NODE_ALL ? g->json_any : whole ? rx : rx_and2(g, rx, g->json_any);
+        return rc;
+    }
     *out_rx = whole && min == 0 && max == REP_INF ? rx : rx_and2(g, rx, any);
     return rc;
 }
@@ -196,81 +232,14 @@ static int string_grammar(struct schema_compiler *c, const struct conj *conj, ui
 
 int schema_string(struct schema_compiler *c, const struct conj *conj, uint32_t *out) {
     struct rp_grammar *g = c->g;
-    uint32_t rx, inner = NODE_NONE;
-    int rc = schema_string_rx(c, conj, &rx);
+    uint32_t rx, count[2], inner = NODE_NONE;
+    int rc = schema_string_rx(c, conj, &rx, count);
     if (rc == RP_OK)
-        rc = string_grammar(c, conj, rx, &inner);
+        rc = string_grammar(c, conj, count[0] == 0 && count[1] == REP_INF ? rx : NODE_NONE, &inner);
     if (rc != RP_OK)
         return rc;
     if (inner == NODE_NONE)
-        inner = g_lex(g, rx);
+        inner = g_lex_counted(g, rx, count[0], count[1]);
     *out = g_cat(g, c->string_end, g_cat(g, inner, c->string_end));
     return RP_OK;
-}
-
-/* ---- Arrays ------------------------------------------------------------ */
-
-static const json_t *prefix_of(const json_t *s) {
-    const json_t *prefix = json_object_get(s, "prefixItems"), *items = json_object_get(s, "items");
-    return prefix ? prefix : json_is_array(items) ? items : NULL;
-}
-
-static const json_t *rest_of(const json_t *s) {
-    const json_t *items = json_object_get(s, "items");
-    return json_is_array(items) ? json_object_get(s, "additionalItems") : items;
-}
-
-/* The rule of element k. */
-static int element(struct schema_compiler *c, const struct conj *conj, size_t k, uint32_t *out) {
-    struct item_list items = {.nothing = false};
-    int rc = RP_OK;
-    for (size_t i = 0; rc == RP_OK && i < conj->count; i++) {
-        const json_t *s = conj->items[i].schema;
-        const json_t *one = json_array_get(prefix_of(s), k);
-        if (!one)
-            one = rest_of(s);
-        if (one)
-            rc = schema_add(c, &items, one, 0);
-    }
-    int made = schema_rule(c, &items, out);
-    return rc != RP_OK ? rc : made;
-}
-
-int schema_array(struct schema_compiler *c, const struct conj *conj, uint32_t *out) {
-    struct rp_grammar *g = c->g;
-    uint32_t min, max, rest, close = g_cat(g, c->ws, g_lit(g, "]", 1));
-    size_t prefix = 0;
-    int rc = schema_sizes(c, conj, "minItems", "maxItems", &min, &max);
-    for (size_t i = 0; i < conj->count; i++)
-        prefix = RP_MAX(prefix, json_array_size(prefix_of(conj->items[i].schema)));
-    if (rc == RP_OK)
-        rc = element(c, conj, prefix, &rest);
-    if (rc != RP_OK)
-        return rc;
-    for (size_t i = 0; i < conj->count && max > 1; i++)
-        if (json_is_true(json_object_get(conj->items[i].schema, "uniqueItems")))
-            return schema_refuse(c, RP_STATUS_UNSUPPORTED, conj->items[i].schema, "uniqueItems",
-                                 "not supported");
-    /* what follows element k - 1, from the last to the first */
-    size_t first = RP_MIN(prefix, (size_t)max);
-    uint32_t used = (uint32_t)RP_MAX(first, 1);
-    uint32_t tail = NODE_NONE;
-    if (max >= used)
-        tail = g_cat(g,
-                     g_rep(g, g_cat(g, c->comma, rest), min > used ? min - used : 0,
-                           max == REP_INF ? max : max - used),
-                     close);
-    for (size_t k = first; k-- > 1 && rc == RP_OK;) {
-        uint32_t one;
-        rc = element(c, conj, k, &one);
-        tail = g_cat(g, c->comma, g_cat(g, one, tail));
-        if (min <= k)
-            tail = g_or2(g, tail, close);
-    }
-    uint32_t head = NODE_NONE;
-    if (rc == RP_OK && max > 0)
-        rc = element(c, conj, 0, &head);
-    uint32_t full = g_cat(g, c->ws, g_cat(g, head, tail));
-    *out = g_cat(g, g_lit(g, "[", 1), g_or2(g, full, min == 0 ? close : NODE_NONE));
-    return rc;
 }

@@ -57,6 +57,7 @@ static int build(struct rp_token_trie *trie, struct trie_part *part, const uint3
         if (before && common == t->len && common == before->len) {
             trie->twins[before_id] = ids[i];
             before_id = ids[i];
+            part->nodes[path[depth]].token |= TRIE_TWIN;
             continue;
         }
         for (; depth > common; depth--)
@@ -81,6 +82,11 @@ static int build(struct rp_token_trie *trie, struct trie_part *part, const uint3
         part->nodes[path[depth]].size_byte |= (part->count - path[depth]) << 8;
     part->nodes[0].size_byte = part->count << 8;
     trie->bytes += capacity * sizeof *part->nodes;
+    for (uint32_t i = 1; i < part->count; i += trie_size(part->nodes[i])) {
+        part->root_bytes[part->root_count] = trie_byte(part->nodes[i]);
+        part->roots[part->root_count++] = i;
+    }
+    part->roots[part->root_count] = part->count;
     return part->count < 1u << 24 ? RP_OK : RP_STATUS_RANGE;
 }
 
@@ -149,7 +155,7 @@ static int make_inside(struct rp_token_trie *trie) {
             while (trie->rest.nodes[below].token == TRIE_NO_TOKEN)
                 below++;
             trie->exits[trie->exit_count++] = (struct trie_exit){
-                i, stack[depth].chars, trie->rest.nodes[below].token, (uint32_t)depth};
+                i, stack[depth].chars, trie->rest.nodes[below].token & ~TRIE_TWIN, (uint32_t)depth};
             i += trie_size(n) - 1;
             continue;
         }
@@ -180,6 +186,15 @@ static uint32_t length_in_trie(const struct rp_trie_token *t) {
     return memchr(t->bytes, SPECIAL_MARK, t->len) ? 0 : t->len;
 }
 
+static bool in_class(const struct rp_trie_token *t, int name) {
+    uint32_t k = 0, chars = clean_chars(t);
+    if (name == TRIE_SOLID)
+        return chars > 0 && chars <= CLEAN_MAX && !memchr(t->bytes, ' ', t->len);
+    while (k < t->len && trie_class_has(name, (uint8_t)t->bytes[k]))
+        k++;
+    return k == t->len && k <= CLEAN_MAX;
+}
+
 static int make_classes(struct rp_token_trie *trie, const uint32_t *sorted, size_t count) {
     uint32_t *others = rp_alloc(count * sizeof *others);
     int rc = others ? RP_OK : RP_STATUS_NO_MEMORY;
@@ -192,10 +207,7 @@ static int make_classes(struct rp_token_trie *trie, const uint32_t *sorted, size
         }
         for (size_t i = 0; i < count; i++) {
             const struct rp_trie_token *t = &trie->tokens[sorted[i]];
-            uint32_t k = 0;
-            while (k < t->len && trie_class_has(name, (uint8_t)t->bytes[k]))
-                k++;
-            if (k == t->len && k <= CLEAN_MAX)
+            if (in_class(t, name))
                 class->mask[sorted[i] / 32] |= 1u << sorted[i] % 32;
             else
                 others[used++] = sorted[i];
@@ -245,6 +257,8 @@ static int fill(struct rp_token_trie *trie, const struct rp_trie_token *tokens) 
     sort_ids(ids, ids + trie->token_count, count, trie->tokens);
     rc = build(trie, &trie->all, ids, count);
     if (rc == RP_OK)
+        rc = trie_make_kinds(trie);
+    if (rc == RP_OK)
         rc = make_classes(trie, ids, count);
     if (rc == RP_OK)
         rc = make_slices(trie, ids, &count);
@@ -291,6 +305,11 @@ void rp_token_trie_free(struct rp_token_trie *trie) {
     if (!trie)
         return;
     rp_free(trie->all.nodes);
+    rp_free(trie->all.kinds);
+    rp_free(trie->all.first);
+    rp_free(trie->all.order);
+    rp_free(trie->all.chars);
+    rp_free(trie->token_kinds);
     rp_free(trie->rest.nodes);
     for (int i = 0; i <= CLEAN_MAX; i++)
         rp_free(trie->slices[i]);

@@ -137,7 +137,8 @@ function startRequest() {
   $('request').onclose = () => { // later than the end of the dialog: something else may have the focus by then
     const id = state.request;
     closeRequest();
-    if (document.activeElement === document.body) refocus('request:' + id);
+    // The browser may not yet have taken the focus from what the dialog held.
+    if (document.activeElement === document.body || $('request').contains(document.activeElement)) refocus('request:' + id);
   };
   for (const [format, name] of [['json', 'Save as JSON'], ['perfetto', 'Save for Perfetto'], ['otlp', 'Save as OTLP']]) {
     const button = el('button', { type: 'button', 'data-key': 'save:' + format }, name);

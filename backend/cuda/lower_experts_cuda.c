@@ -1,0 +1,201 @@
+/* lower_experts_cuda.c - route, order, GEMMs and sum of a mixture of experts. The order's launch
+ * leaves the work list of the two GEMMs in scratch memory. */
+#include "backend/cuda/lower_internal_cuda.h"
+
+static bool quantizes(const struct rp_op *op) {
+    return rp_dtype_bytes(op->weight->dtype) == 1 && op->weight->input == RP_INPUT_QUANTIZED;
+}
+
+static uint32_t row_stride(const struct rp_op *op) {
+    return (uint32_t)RP_ALIGN_UP(op->weight->cols, 16u);
+}
+
+static bool is_gemm(const struct rp_op *op) {
+    return op->kind == RP_OP_EXPERT_GATE_UP || op->kind == RP_OP_EXPERT_DOWN;
+}
+
+/* Bytes and number of the quantized rows of any layer. */
+static size_t quantized_rows(const struct lowering *low, size_t *bytes) {
+    size_t tokens = low->bindings->step.config.token_capacity, most = 0;
+    *bytes = 0;
+    for (uint32_t i = 0; i < low->program->op_count; i++) {
+        const struct rp_op *op = op_at(low, i);
+        if (!is_gemm(op) || !quantizes(op))
+            continue;
+        size_t used = op->kind == RP_OP_EXPERT_DOWN ? op->u.experts.experts.used : 1;
+        *bytes = RP_MAX(*bytes, RP_ALIGN_UP(tokens * used * row_stride(op), (size_t)256));
+        most = RP_MAX(most, tokens * used);
+    }
+    return most;
+}
+
+int rp_lower_experts_open(struct lowering *low) {
+    struct rp_lower_experts *experts = &low->experts;
+    uint32_t tokens = low->bindings->step.config.token_capacity;
+    size_t tiles = 0, totals = RP_ALIGN_UP(sizeof(struct rp_expert_stats), (size_t)256), bytes;
+    for (uint32_t i = 0; i < low->program->op_count; i++)
+        if (op_at(low, i)->kind == RP_OP_EXPERT_ORDER)
+            tiles = RP_MAX(tiles, (size_t)rp_expert_tiles_most(op_at(low, i)->u.experts.experts,
+                                                               tokens, RP_EXPERT_TILE_LEAST));
+    if (tiles == 0)
+        return RP_OK;
+    unsigned char *data =
+        scratch_of(low, RP_CUDA_SCRATCH_EXPERTS, totals + (1 + tiles) * sizeof *experts->tiles);
+    if (!data)
+        return out_of_memory(low, "the work list of experts");
+    experts->totals = (struct rp_expert_stats *)(void *)data;
+    experts->tiles = (struct rp_expert_tile *)(void *)(data + totals);
+    size_t rows = quantized_rows(low, &bytes);
+    if (rows == 0)
+        return RP_OK;
+    experts->quantized = scratch_of(low, RP_CUDA_SCRATCH_EXPERT_ROWS, bytes + rows * sizeof(float));
+    if (!experts->quantized)
+        return out_of_memory(low, "quantized rows of experts");
+    experts->quantized_scales = (float *)(void *)(experts->quantized + bytes);
+    return RP_OK;
+}
+
+static int describe_route(const struct lowering *low, const struct rp_fused_op *fused,
+                          struct rp_route_cuda *out) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    *out = (struct rp_route_cuda){.rows = rows_of(low, op),
+                                  .route = {.logits = values_of(low, &op->in[0]),
+                                            .out = values_of(low, &op->out),
+                                            .experts = op->u.route.experts,
+                                            .score = op->u.route.score,
+                                            .renormalize = op->u.route.renormalize,
+                                            .groups = op->u.route.groups,
+                                            .groups_used = op->u.route.groups_used,
+                                            .group_best = op->u.route.group_best,
+                                            .factor = op->u.route.factor},
+                                  .partials = partials_of(low, fused)};
+    int status = constant_of(low, op->vector, op->u.route.experts.count, &out->route.bias);
+    return status == RP_OK
+               ? constant_of(low, op->bias, op->u.route.experts.count, &out->route.scales)
+               : status;
+}
+
+static bool is_last_order(const struct lowering *low, const struct rp_op *op) {
+    for (const struct rp_op *at = op + 1; at < low->program->ops + low->program->op_count; at++)
+        if (at->kind == RP_OP_EXPERT_ORDER)
+            return false;
+    return true;
+}
+
+/* Whether a GEMM that reads the order's work list has its weights in tiles. */
+static bool orders_tiles(const struct lowering *low, const struct rp_op *order) {
+    const struct rp_op *end = low->program->ops + low->program->op_count;
+    for (const struct rp_op *op = order + 1; op < end && op->kind != RP_OP_EXPERT_ORDER; op++)
+        if (is_gemm(op) && op->weight->dtype == RP_DTYPE_BLOCKS)
+            return true;
+    return false;
+}
+
+static struct rp_expert_order_cuda describe_order(const struct lowering *low,
+                                                  const struct rp_op *op) {
+    struct rp_experts experts = op->u.experts.experts;
+    const struct rp_cuda_exchange *exchange = low->device->exchange;
+    bool counts = !exchange || exchange->rank == 0; /* all ranks route all rows: one counts */
+    struct rp_expert_order_cuda args = {.rows = rows_of(low, op),
+                                        .ids = values_of(low, &op->in[0]),
+                                        .order = values_of(low, &op->out).data,
+                                        .experts = experts,
+                                        .tiles = low->experts.tiles,
+                                        .tile_rows = rp_matmul_experts_tile_rows(
+                                            experts, low->bucket.tokens, orders_tiles(low, op)),
+                                        .stats = counts ? low->bindings->step.expert_stats : NULL,
+                                        .totals = low->experts.totals,
+                                        .is_last = is_last_order(low, op)};
+    memcpy(args.ratio_bounds, rp_expert_ratio_bounds, sizeof args.ratio_bounds);
+    return args;
+}
+
+int rp_lower_route(struct lowering *low, const struct rp_fused_op *fused) {
+    struct rp_route_cuda args;
+    int status = describe_route(low, fused, &args);
+    return status == RP_OK ? ADD_LAUNCH(low, fused, "route", rp_route_cuda_run, args) : status;
+}
+
+int rp_lower_expert_order(struct lowering *low, const struct rp_fused_op *fused) {
+    struct rp_expert_order_cuda args = describe_order(low, member_of(low, fused, 0));
+    return ADD_LAUNCH(low, fused, "expert_order", rp_expert_order_cuda_run, args);
+}
+
+int rp_lower_route_order(struct lowering *low, const struct rp_fused_op *fused) {
+    struct rp_route_order_cuda args = {.order = describe_order(low, last_of(low, fused))};
+    int status = describe_route(low, fused, &args.route);
+    if (status != RP_OK)
+        return status;
+    return ADD_LAUNCH(low, fused, "route_order", rp_route_order_cuda_run, args);
+}
+
+/* A launch that quantizes the rows of a GEMM. */
+static int quantize_rows(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    uint32_t used = op->kind == RP_OP_EXPERT_DOWN ? op->u.experts.experts.used : 1;
+    struct rp_quantize_cuda args = {.rows = rows_of(low, op),
+                                    .in = values_of(low, &op->in[0]),
+                                    .cols = op->weight->cols,
+                                    .quantized = {.data = low->experts.quantized,
+                                                  .scales = low->experts.quantized_scales,
+                                                  .stride = row_stride(op),
+                                                  .dtype = op->weight->dtype},
+                                    .each = used};
+    args.rows.max_rows = low->bucket.tokens * used;
+    int status = ADD_LAUNCH(low, fused, "quantize", rp_quantize_cuda_run, args);
+    if (status == RP_OK)
+        low->graph->nodes[low->graph->node_count - 1].info.prepares = true;
+    return status;
+}
+
+int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    bool down = op->kind == RP_OP_EXPERT_DOWN, quantized = quantizes(op);
+    int status = rp_lowering_check_input(low->program, op, low->err);
+    const float *bias = NULL;
+    if (status == RP_OK)
+        status = constant_of(low, op->vector, op->weight->rows, &bias);
+    if (status == RP_OK && quantized)
+        status = quantize_rows(low, fused);
+    if (status != RP_OK)
+        return status;
+    struct rp_values in = values_of(low, &op->in[0]);
+    struct rp_experts experts = op->u.experts.experts;
+    struct rp_matmul_experts_cuda args = {.rows = rows_of(low, op),
+                                          .limits = low->device->limits,
+                                          .weight = op->weight,
+                                          .bias = bias,
+                                          .experts = experts,
+                                          .order = values_of(low, &op->in[1]).data,
+                                          .tiles = low->experts.tiles,
+                                          .in = quantized ? low->experts.quantized : in.data,
+                                          .in_stride = quantized ? row_stride(op) : in.stride,
+                                          .in_scales =
+                                              quantized ? low->experts.quantized_scales : NULL,
+                                          .in_divisor = down ? 0 : experts.used,
+                                          .by_choice = down,
+                                          .out = values_of(low, &op->out),
+                                          .gated = !down,
+                                          .fn = op->u.experts.fn};
+    struct rp_cuda_launch launch;
+    status = rp_matmul_experts_cuda_plan(&args, &low->graph->memory, &launch, low->err);
+    return status == RP_OK ? append(low, fused, &launch) : status;
+}
+
+int rp_lower_expert_sum(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0), *last = last_of(low, fused);
+    struct rp_expert_sum_cuda args = {.rows = rows_of(low, op),
+                                      .sum = {.in = values_of(low, &op->in[0]),
+                                              .weights = values_of(low, &op->in[1]),
+                                              .out = values_of(low, &last->out),
+                                              .used = op->u.expert_sum.experts.used},
+                                      .cols = op->out.cols};
+    if (op->u.expert_sum.shared)
+        args.sum.shared = values_of(low, &op->in[2]);
+    if (op->u.expert_sum.gated)
+        args.sum.gate = values_of(low, &op->in[3]);
+    if (last->kind == RP_OP_ADD)
+        args.residual = values_of(low, &last->in[0]);
+    return ADD_LAUNCH(low, fused, last->kind == RP_OP_ADD ? "expert_sum_add" : "expert_sum",
+                      rp_expert_sum_cuda_run, args);
+}

@@ -1,0 +1,546 @@
+/* Routing, the order of choices, and the sum of experts' rows.
+ *
+ * Route: a warp has a row, in registers. Scores become keys whose order as integers is that of
+ * the scores: the best is found by two reductions over the warp, the lowest number among equals.
+ *
+ * Order: one block sorts all choices by counting. Each warp has a run of choices: it counts them,
+ * then learns from the counts of the warps before it where its own go, and ranks 32 choices at a
+ * time by comparing them: stable, whatever the warps' speed. */
+#include "device/experts_cuda.h"
+
+#include "device/cuda_vector.cuh"
+
+#define ALL           0xFFFFFFFFu
+#define BLOCK         1024
+#define WARPS         (BLOCK / 32)
+#define ROUTE_WARPS   4
+#define SHARED_WORDS  8192
+#define LOADED        8 /* choices of a lane whose experts are loaded at a time */
+#define SUM_BLOCK     128
+#define SPECULATE_MAX 256
+#define SUM_FLIGHT    8 /* rows of a sum whose loads are in flight */
+
+namespace {
+
+/* --- route ----------------------------------------------------------------------------------- */
+
+/* Rises with x, from 1; NaN is the greatest; 0 stands for what is taken. */
+__device__ __forceinline__ uint32_t key_of(float x) {
+    uint32_t bits = __float_as_uint(x + 0.0f); /* -0 and 0 are equal */
+    return x != x ? ALL : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float value_of(uint32_t key) {
+    return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+
+/* What a warp has of its row in shared memory: `count` words each. */
+struct row_memory {
+    uint32_t *keys;
+    float *chosen; /* or keys of groups */
+};
+
+__device__ __forceinline__ row_memory memory_of(uint32_t *words, uint32_t warp, uint32_t count) {
+    uint32_t *at = words + warp * 2 * count;
+    return {at, (float *)(at + count)};
+}
+
+/* The number of the first greatest key, for all lanes. best, at: this lane's. */
+__device__ __forceinline__ uint32_t first_best(uint32_t best, uint32_t at, uint32_t count) {
+    uint32_t most = __reduce_max_sync(ALL, best);
+    return min(__reduce_min_sync(ALL, best == most ? at : count), count - 1);
+}
+
+/* The same of keys in shared memory; it becomes taken. */
+__device__ __forceinline__ uint32_t take_best(uint32_t *keys, uint32_t count) {
+    uint32_t best = 0, at = count;
+    for (uint32_t i = threadIdx.x % 32; i < count; i += 32)
+        if (keys[i] > best) {
+            best = keys[i];
+            at = i;
+        }
+    uint32_t id = first_best(best, at, count);
+    if (id % 32 == threadIdx.x % 32)
+        keys[id] = 0;
+    return id;
+}
+
+/* The sum of the `best` greatest of a group's choices, greatest first. One lane. */
+__device__ float group_score(const uint32_t *keys, uint32_t size, uint32_t best) {
+    uint64_t before = ~(uint64_t)0;
+    float sum = 0.0f;
+    for (uint32_t n = 0; n < best; n++) {
+        uint64_t found = 0;
+        for (uint32_t i = 0; i < size; i++) { /* the number breaks ties, the lower is greater */
+            uint64_t with = (uint64_t)keys[i] << 32 | (ALL - i);
+            found = with < before && with > found ? with : found;
+        }
+        sum += value_of((uint32_t)(found >> 32));
+        before = found;
+    }
+    return sum;
+}
+
+/* Experts outside the best groups become taken. */
+__device__ void limit_groups(const rp_route_args &args, const row_memory &m) {
+    uint32_t count = args.experts.count, size = count / args.groups, lane = threadIdx.x % 32;
+    uint32_t *groups = (uint32_t *)m.chosen;
+    for (uint32_t g = lane; g < args.groups; g += 32)
+        groups[g] = key_of(group_score(m.keys + g * size, size, args.group_best));
+    __syncwarp();
+    for (uint32_t i = 0; i < args.groups_used; i++)
+        take_best(groups, args.groups);
+    __syncwarp();
+    for (uint32_t i = lane; i < count; i += 32)
+        if (groups[i / size] != 0)
+            m.keys[i] = 0;
+    __syncwarp();
+}
+
+/* x[i] is the value of lane + 32 i; those at or past count are none. */
+template <int EACH> __device__ __forceinline__ void softmax(float (&x)[EACH], uint32_t count) {
+    uint32_t lane = threadIdx.x % 32;
+    float most = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (lane + 32 * i < count)
+            most = fmaxf(most, x[i]);
+    most = rp_warp_max(most);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        x[i] = lane + 32 * i < count ? expf(x[i] - most) : 0.0f;
+        sum += x[i];
+    }
+    sum = rp_warp_sum(sum);
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        x[i] = __fdiv_rn(x[i], sum);
+}
+
+/* The chosen ones of a row to `chosen` and their numbers to ids, by falling key. */
+template <int EACH>
+__device__ __forceinline__ void choose(const rp_route_args &args, const float (&scores)[EACH],
+                                       uint32_t (&keys)[EACH], float *chosen, float *ids) {
+    uint32_t count = args.experts.count, lane = threadIdx.x % 32;
+    for (uint32_t r = 0; r < args.experts.used; r++) {
+        uint32_t best = 0, at = count;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (keys[i] > best) {
+                best = keys[i];
+                at = lane + 32 * i;
+            }
+        uint32_t id = first_best(best, at, count);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (lane + 32 * i == id) {
+                keys[i] = 0;
+                chosen[r] = scores[i];
+                ids[r] = (float)id;
+            }
+    }
+    __syncwarp();
+}
+
+/* Weights of the chosen ones, up to 32 EACH. */
+template <int EACH>
+__device__ __forceinline__ void store_weights(const rp_route_args &args, const float *chosen,
+                                              float *out) {
+    uint32_t used = args.experts.used, lane = threadIdx.x % 32;
+    float weights[EACH], sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        weights[i] = lane + 32 * i < used ? chosen[lane + 32 * i] : 0.0f;
+    if (args.score == RP_ROUTE_SOFTMAX_CHOSEN)
+        softmax<EACH>(weights, used);
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        sum += weights[i];
+    sum = rp_warp_sum(sum);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        uint32_t r = lane + 32 * i;
+        if (r >= used)
+            continue;
+        float weight = args.renormalize ? __fdiv_rn(weights[i], sum + 1e-20f) : weights[i];
+        weight *= args.factor;
+        out[r] = args.scales ? weight * args.scales[(uint32_t)out[used + r]] : weight;
+    }
+    __syncwarp(); /* the memory is that of the warp's next row */
+}
+
+/* EACH: experts of a lane, in registers. */
+template <int EACH>
+__device__ __forceinline__ void route_row(const rp_route_cuda &from, uint32_t row,
+                                          const row_memory &m) {
+    const rp_route_args &args = from.route;
+    uint32_t count = args.experts.count, lane = threadIdx.x % 32;
+    const float *logits = (const float *)args.logits.data + row * args.logits.stride;
+    float *out = (float *)args.out.data + row * args.out.stride, scores[EACH];
+    uint32_t keys[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        uint32_t at = lane + 32 * i;
+        scores[i] = at >= count           ? 0.0f
+                    : from.partials.count ? rp_partials_sum(from.partials, row, at)
+                                          : logits[at];
+    }
+    if (args.score == RP_ROUTE_SOFTMAX)
+        softmax<EACH>(scores, count);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        uint32_t at = lane + 32 * i;
+        if (args.score == RP_ROUTE_SIGMOID)
+            scores[i] = __fdiv_rn(1.0f, 1.0f + expf(-scores[i]));
+        keys[i] = at >= count ? 0 : key_of(args.bias ? scores[i] + args.bias[at] : scores[i]);
+        if (args.groups > 1 && at < count)
+            m.keys[at] = keys[i];
+    }
+    if (args.groups > 1) {
+        __syncwarp();
+        limit_groups(args, m);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            keys[i] = lane + 32 * i < count ? m.keys[lane + 32 * i] : 0;
+        __syncwarp();
+    }
+    choose<EACH>(args, scores, keys, m.chosen, out + args.experts.used);
+    if (args.experts.used <= 32)
+        store_weights<1>(args, m.chosen, out);
+    else
+        store_weights<EACH>(args, m.chosen, out);
+}
+
+template <int EACH>
+__global__ void __launch_bounds__(ROUTE_WARPS * 32) route_kernel(rp_route_cuda args) {
+    extern __shared__ uint32_t words[];
+    uint32_t warp = threadIdx.x / 32, row = blockIdx.x * ROUTE_WARPS + warp;
+    rp_stamp stamp(args.rows.stamp);
+    stamp.begin();
+    stamp.look();
+    if (row < rp_live_count(args.rows.step, args.rows.rows))
+        route_row<EACH>(args, row, memory_of(words, warp, args.route.experts.count));
+}
+
+/* --- order ----------------------------------------------------------------------------------- */
+
+struct order_memory {
+    /* A count, then a position, of each (warp, expert); before that the rows of route_row. */
+    uint32_t words[SHARED_WORDS];
+    uint32_t sums[2][WARPS];
+    uint32_t bins[RP_EXPERT_BINS], most, touched;
+};
+
+/* Exclusive sums of two values over the block's threads, and the sums of all. */
+__device__ uint2 scan_block(order_memory &m, uint2 own, uint2 &total) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint2 sum = own;
+    for (uint32_t step = 1; step < 32; step *= 2) {
+        uint32_t x = __shfl_up_sync(ALL, sum.x, step), y = __shfl_up_sync(ALL, sum.y, step);
+        if (lane >= step) {
+            sum.x += x;
+            sum.y += y;
+        }
+    }
+    if (lane == 31) {
+        m.sums[0][warp] = sum.x;
+        m.sums[1][warp] = sum.y;
+    }
+    __syncthreads();
+    uint2 before = make_uint2(0, 0);
+    total = make_uint2(0, 0);
+    for (uint32_t w = 0; w < WARPS; w++) {
+        if (w == warp)
+            before = total;
+        total.x += m.sums[0][w];
+        total.y += m.sums[1][w];
+    }
+    return make_uint2(before.x + sum.x - own.x, before.y + sum.y - own.y);
+}
+
+/* The expert of a choice. */
+__device__ __forceinline__ uint32_t expert_of(const rp_expert_order_cuda &args, uint32_t choice) {
+    uint32_t used = args.experts.used, row = choice / used;
+    const float *ids = (const float *)args.ids.data + row * args.ids.stride;
+    return min((uint32_t)ids[choice - row * used], args.experts.count - 1);
+}
+
+/* The experts of 32 times LOADED choices from `first` on, a lane's 32 apart, all requested at once;
+ * ALL: at or past the end. */
+__device__ __forceinline__ void load_experts(const rp_expert_order_cuda &args, uint32_t first,
+                                             uint32_t end, uint32_t (&experts)[LOADED]) {
+#pragma unroll
+    for (uint32_t i = 0; i < LOADED; i++) {
+        uint32_t c = first + 32 * i + threadIdx.x % 32;
+        experts[i] = c < end ? expert_of(args, c) : ALL;
+    }
+}
+
+/* The tiles of this thread's expert. */
+__device__ void write_tiles(const rp_expert_order_cuda &args, uint32_t first, uint32_t rows,
+                            uint32_t tile, uint32_t tiles) {
+    uint32_t each = tiles ? RP_ALIGN_UP(RP_CEIL_DIV(rows, tiles), 8u) : 0;
+    for (uint32_t i = 0; i < tiles; i++) {
+        uint32_t skipped = i * each;
+        *(uint4 *)&args.tiles[1 + tile + i] =
+            make_uint4(threadIdx.x, first + skipped, min(each, rows - skipped), 0);
+    }
+}
+
+/* Adds to a total, and in the last layer the total to the host's. One thread for each field. */
+__device__ __forceinline__ void add_total(const rp_expert_order_cuda &args, uint64_t *total,
+                                          uint64_t *host, uint64_t value) {
+    value += *total;
+    *total = args.is_last ? 0 : value;
+    if (args.is_last)
+        *(volatile uint64_t *)host += value;
+}
+
+/* As count_rows of experts_cpu.c. own: rows of this thread's expert. */
+__device__ void count_rows(const rp_expert_order_cuda &args, order_memory &m, uint32_t own,
+                           uint32_t rows) {
+    rp_expert_stats *to = args.totals, *host = args.stats;
+    if (threadIdx.x < RP_EXPERT_BINS)
+        m.bins[threadIdx.x] = 0;
+    if (threadIdx.x == 0)
+        m.most = m.touched = 0;
+    __syncthreads();
+    if (own > 0) {
+        uint32_t bin = 0;
+        while (bin < RP_EXPERT_BINS - 1 && own > 1u << bin)
+            bin++;
+        atomicAdd(&m.bins[bin], 1);
+        atomicMax(&m.most, own);
+        atomicAdd(&m.touched, 1);
+    }
+    __syncthreads();
+    uint32_t i = threadIdx.x, bin = 0;
+    double ratio = (double)m.most * args.experts.count / rows;
+    while (bin < RP_EXPERT_BINS - 1 && ratio > args.ratio_bounds[bin])
+        bin++;
+    if (i < RP_EXPERT_BINS) {
+        add_total(args, &to->rows_bins[i], &host->rows_bins[i], m.bins[i]);
+        add_total(args, &to->ratio_bins[i], &host->ratio_bins[i], i == bin);
+    } else if (i == 32) {
+        add_total(args, &to->samples, &host->samples, 1);
+    } else if (i == 33) {
+        add_total(args, &to->rows, &host->rows, rows);
+    } else if (i == 34) {
+        add_total(args, &to->touched, &host->touched, m.touched);
+    } else if (i == 35) {
+        add_total(args, &to->ratio_thousandths, &host->ratio_thousandths,
+                  (uint64_t)(ratio * 1000 + 0.5));
+    }
+}
+
+/* Where a warp's 32 choices go, one of each lane: after those of the same expert that have a lower
+ * number. own: the experts' next positions. */
+__device__ __forceinline__ void place_choices(int32_t *order, uint32_t *own, uint32_t choice,
+                                              uint32_t expert) {
+    uint32_t same = __match_any_sync(ALL, expert), lower = same & ((1u << threadIdx.x % 32) - 1);
+    if (expert != ALL)
+        order[own[expert] + __popc(lower)] = (int32_t)choice;
+    __syncwarp();
+    if (expert != ALL && lower == 0)
+        own[expert] += __popc(same);
+    __syncwarp();
+}
+
+/* The whole block. */
+__device__ void sort_choices(const rp_expert_order_cuda &args, uint32_t live, order_memory &m) {
+    uint32_t count = args.experts.count, choices = live * args.experts.used;
+    uint32_t warps = min(min(WARPS, SHARED_WORDS / count), RP_CEIL_DIV(choices, 32u));
+    uint32_t warp = threadIdx.x / 32;
+    uint32_t lane = threadIdx.x % 32;
+    uint32_t run = warps ? RP_ALIGN_UP(RP_CEIL_DIV(choices, warps), 32u) : 0;
+    uint32_t begin = min(warp * run, choices), end = min(begin + run, choices);
+    uint32_t *own = m.words + warp * count;
+    int32_t *order = args.order + count + 1;
+    if (warp >= warps)
+        begin = end = 0;
+    for (uint32_t i = threadIdx.x; i < warps * count; i += BLOCK)
+        m.words[i] = 0;
+    __syncthreads();
+    for (uint32_t first = begin; first < end; first += 32 * LOADED) {
+        uint32_t experts[LOADED];
+        load_experts(args, first, end, experts);
+#pragma unroll
+        for (uint32_t i = 0; i < LOADED; i++)
+            if (experts[i] != ALL)
+                atomicAdd(&own[experts[i]], 1);
+    }
+    __syncthreads();
+    uint2 mine = make_uint2(0, 0), total;
+    for (uint32_t w = 0; threadIdx.x < count && w < warps; w++) {
+        uint32_t rows = m.words[w * count + threadIdx.x];
+        m.words[w * count + threadIdx.x] = mine.x;
+        mine.x += rows;
+    }
+    mine.y = RP_CEIL_DIV(mine.x, args.tile_rows);
+    uint2 at = scan_block(m, mine, total);
+    for (uint32_t w = 0; threadIdx.x < count && w < warps; w++)
+        m.words[w * count + threadIdx.x] += at.x;
+    if (threadIdx.x < count) {
+        args.order[threadIdx.x] = (int32_t)at.x;
+        write_tiles(args, at.x, mine.x, at.y, mine.y);
+    }
+    if (threadIdx.x == 0) {
+        args.order[count] = (int32_t)choices;
+        args.tiles[0].count = total.y;
+    }
+    __syncthreads();
+    for (uint32_t first = begin; first < end; first += 32 * LOADED) {
+        uint32_t experts[LOADED];
+        load_experts(args, first, end, experts);
+#pragma unroll
+        for (uint32_t i = 0; i < LOADED; i++)
+            place_choices(order, own, first + 32 * i + lane, experts[i]);
+    }
+    if (args.stats && choices > 0)
+        count_rows(args, m, mine.x, choices);
+}
+
+__global__ void __launch_bounds__(BLOCK) order_kernel(rp_expert_order_cuda args) {
+    __shared__ order_memory memory;
+    rp_stamp stamp(args.rows.stamp);
+    stamp.begin();
+    stamp.look();
+    sort_choices(args, rp_live_count(args.rows.step, args.rows.rows), memory);
+}
+
+template <int EACH>
+__global__ void __launch_bounds__(BLOCK) route_order_kernel(rp_route_order_cuda args) {
+    __shared__ order_memory memory;
+    uint32_t count = args.route.route.experts.count, warp = threadIdx.x / 32;
+    uint32_t warps = min(WARPS, SHARED_WORDS / (2 * count));
+    rp_stamp stamp(args.route.rows.stamp);
+    stamp.begin();
+    stamp.look();
+    uint32_t live = rp_live_count(args.route.rows.step, args.route.rows.rows);
+    for (uint32_t row = warp; warp < warps && row < live; row += warps)
+        route_row<EACH>(args.route, row, memory_of(memory.words, warp, count));
+    __syncthreads();
+    sort_choices(args.order, live, memory);
+}
+
+/* --- sum ------------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float4 add_weighted(float4 sum, float weight, float4 x) {
+    return make_float4(__fmaf_rn(weight, x.x, sum.x), __fmaf_rn(weight, x.y, sum.y),
+                       __fmaf_rn(weight, x.z, sum.z), __fmaf_rn(weight, x.w, sum.w));
+}
+
+/* QUADS times four columns from `col` on, of an expert's row. */
+template <bool VEC, int QUADS>
+__device__ __forceinline__ void load_quads(const rp_values &from, size_t row, uint32_t col,
+                                           uint32_t end, float4 (&to)[QUADS]) {
+    if constexpr (QUADS == 2) {
+        uint4 raw = *(const uint4 *)((const __nv_bfloat16 *)from.data + row * from.stride + col);
+        to[0] = make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xFFFF0000u),
+                            __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xFFFF0000u));
+        to[1] = make_float4(__uint_as_float(raw.z << 16), __uint_as_float(raw.z & 0xFFFF0000u),
+                            __uint_as_float(raw.w << 16), __uint_as_float(raw.w & 0xFFFF0000u));
+    } else {
+        to[0] = rp_load4<VEC>(from, row, col, end);
+    }
+}
+
+/* QUADS 2: whole pieces of eight bf16 values at multiples of 16 bytes. */
+template <bool VEC, int QUADS>
+__global__ void __launch_bounds__(SUM_BLOCK) expert_sum_kernel(rp_expert_sum_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
+    const rp_expert_sum_args &from = args.sum;
+    uint32_t row = blockIdx.y, end = args.cols;
+    uint32_t col = (blockIdx.x * SUM_BLOCK + threadIdx.x) * 4 * QUADS;
+    stamp.begin();
+    stamp.look();
+    /* With few rows all are read before the live count is known. */
+    uint32_t live = rp_live_count(args.rows.step, args.rows.rows);
+    if (col >= end || (args.rows.max_rows > SPECULATE_MAX && row >= live))
+        return;
+    const float *weights = (const float *)from.weights.data + row * from.weights.stride;
+    float4 old[QUADS] = {};
+#pragma unroll
+    for (int q = 0; q < QUADS; q++)
+        if (args.residual.data)
+            old[q] = rp_load4<VEC>(args.residual, row, col + 4 * q, end);
+    float4 sum[QUADS] = {};
+    for (uint32_t first = 0; first < from.used; first += SUM_FLIGHT) {
+        float4 x[SUM_FLIGHT][QUADS];
+        float weight[SUM_FLIGHT];
+#pragma unroll
+        for (uint32_t i = 0; i < SUM_FLIGHT; i++)
+            if (first + i < from.used) {
+                size_t choice = (size_t)row * from.used + first + i;
+                load_quads<VEC, QUADS>(from.in, choice, col, end, x[i]);
+                weight[i] = weights[first + i];
+            }
+#pragma unroll
+        for (uint32_t i = 0; i < SUM_FLIGHT; i++)
+#pragma unroll
+            for (int q = 0; q < QUADS; q++)
+                if (first + i < from.used)
+                    sum[q] = add_weighted(sum[q], weight[i], x[i][q]);
+    }
+    if (row >= live)
+        return;
+    float scale = 1.0f;
+    if (from.gate.data) {
+        float gate = ((const float *)from.gate.data)[row * from.gate.stride];
+        scale = __fdiv_rn(1.0f, 1.0f + expf(-gate));
+    }
+#pragma unroll
+    for (int q = 0; q < QUADS; q++, col += 4) {
+        if (from.shared.data)
+            sum[q] = add_weighted(sum[q], scale, rp_load4<VEC>(from.shared, row, col, end));
+        if (args.residual.data)
+            sum[q] = rp_add4(old[q], sum[q]);
+        rp_store4<VEC>(from.out, row, col, end, sum[q]);
+    }
+}
+
+} // namespace
+
+/* --- launches -------------------------------------------------------------------------------- */
+
+/* The kernel whose lanes hold so many experts. */
+#define FOR_EXPERTS(kernel, count)                                                                 \
+    ((count) <= 32    ? kernel<1>                                                                  \
+     : (count) <= 64  ? kernel<2>                                                                  \
+     : (count) <= 128 ? kernel<4>                                                                  \
+     : (count) <= 256 ? kernel<8>                                                                  \
+                      : kernel<32>)
+
+int rp_route_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_route_cuda *args = (const rp_route_cuda *)args_void;
+    uint32_t count = args->route.experts.count;
+    dim3 grid(RP_CEIL_DIV(args->rows.max_rows, (uint32_t)ROUTE_WARPS));
+    return rp_cuda_start(FOR_EXPERTS(route_kernel, count), grid, dim3(ROUTE_WARPS * 32),
+                         ROUTE_WARPS * 2 * sizeof(uint32_t) * count, stream,
+                         !args->rows.plain_edges, *args);
+}
+
+int rp_expert_order_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_expert_order_cuda *args = (const rp_expert_order_cuda *)args_void;
+    return rp_cuda_start(order_kernel, dim3(1), dim3(BLOCK), 0, stream, !args->rows.plain_edges,
+                         *args);
+}
+
+int rp_route_order_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_route_order_cuda *args = (const rp_route_order_cuda *)args_void;
+    return rp_cuda_start(FOR_EXPERTS(route_order_kernel, args->route.route.experts.count), dim3(1),
+                         dim3(BLOCK), 0, stream, !args->route.rows.plain_edges, *args);
+}
+
+int rp_expert_sum_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_expert_sum_cuda *args = (const rp_expert_sum_cuda *)args_void;
+    const rp_expert_sum_args &sum = args->sum;
+    bool vector = rp_vector_ok(sum.in) && rp_vector_ok(sum.out) && rp_vector_ok(sum.shared) &&
+                  rp_vector_ok(args->residual);
+    bool wide = vector && sum.in.dtype == RP_DTYPE_BF16 && args->cols % 8 == 0 &&
+                (uintptr_t)sum.in.data % 16 == 0 && sum.in.stride % 8 == 0;
+    dim3 grid(RP_CEIL_DIV(args->cols, SUM_BLOCK * (wide ? 8u : 4u)), args->rows.max_rows);
+    return rp_cuda_start(wide     ? expert_sum_kernel<true, 2>
+                         : vector ? expert_sum_kernel<true, 1>
+                                  : expert_sum_kernel<false, 1>,
+                         grid, dim3(SUM_BLOCK), 0, stream, !args->rows.plain_edges, *args);
+}

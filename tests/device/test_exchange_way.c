@@ -1,0 +1,67 @@
+/* Goal: an exchange between GPUs takes the way that moves the fewest bytes, and has room for it. */
+#include "device/exchange_cuda.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static struct rp_cuda_exchange chosen(uint32_t ranks, enum rp_dtype payload, uint32_t rows,
+                                      uint32_t cols) {
+    struct rp_cuda_exchange exchange = {
+        .ranks = ranks, .resident = 132, .payload = payload, .bytes = (size_t)256 << 20};
+    rp_exchange_choose(&exchange, rows, cols);
+    return exchange;
+}
+
+static void test_up_to_64_kb_go_as_packets(void **state) {
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 8; ranks *= 2) {
+        assert_int_equal(chosen(ranks, RP_DTYPE_BF16, 1, 8192).way, RP_EXCHANGE_PACKETS);
+        assert_int_equal(chosen(ranks, RP_DTYPE_BF16, 8, 4096).way, RP_EXCHANGE_PACKETS);
+        assert_int_equal(chosen(ranks, RP_DTYPE_F32, 4, 4096).way, RP_EXCHANGE_PACKETS);
+        assert_int_equal(chosen(ranks, RP_DTYPE_BF16, 9, 4096).way, RP_EXCHANGE_ONE_SHOT);
+        assert_int_equal(chosen(ranks, RP_DTYPE_F32, 5, 4096).way, RP_EXCHANGE_ONE_SHOT);
+        /* each row begins with a packet of its own */
+        assert_int_equal(chosen(ranks, RP_DTYPE_BF16, 16, 2045).way, RP_EXCHANGE_PACKETS);
+        assert_int_equal(chosen(ranks, RP_DTYPE_BF16, 128, 253).way, RP_EXCHANGE_PACKETS);
+        assert_int_equal(chosen(ranks, RP_DTYPE_BF16, 128, 257).way, RP_EXCHANGE_ONE_SHOT);
+        /* a thread block for each row, all of which wait */
+        assert_int_equal(chosen(ranks, RP_DTYPE_BF16, 133, 64).way, RP_EXCHANGE_ONE_SHOT);
+    }
+}
+
+static void test_two_shots_are_taken_where_they_move_fewer_bytes(void **state) {
+    (void)state;
+    assert_int_equal(chosen(2, RP_DTYPE_BF16, 4096, 4096).way, RP_EXCHANGE_ONE_SHOT);
+    assert_int_equal(chosen(2, RP_DTYPE_F32, 4096, 4096).way, RP_EXCHANGE_ONE_SHOT);
+    for (uint32_t ranks = 4; ranks <= 8; ranks *= 2) {
+        assert_int_equal(chosen(ranks, RP_DTYPE_BF16, 32, 4096).way, RP_EXCHANGE_ONE_SHOT);
+        assert_int_equal(chosen(ranks, RP_DTYPE_BF16, 33, 4096).way, RP_EXCHANGE_TWO_SHOT);
+        assert_int_equal(chosen(ranks, RP_DTYPE_F32, 17, 4096).way, RP_EXCHANGE_TWO_SHOT);
+    }
+}
+
+static void test_sums_have_a_place_behind_the_payload(void **state) {
+    (void)state;
+    struct rp_cuda_exchange exchange = chosen(4, RP_DTYPE_BF16, 101, 4096);
+    assert_true(exchange.sums_at >= (size_t)101 * 4096 * 2);
+    assert_int_equal(exchange.sums_at % 16, 0);
+    exchange.bytes = exchange.sums_at + (size_t)26 * 4096 * 4; /* a rank owns at most 26 rows */
+    rp_exchange_choose(&exchange, 101, 4096);
+    assert_int_equal(exchange.way, RP_EXCHANGE_TWO_SHOT);
+    exchange.bytes--;
+    rp_exchange_choose(&exchange, 101, 4096);
+    assert_int_equal(exchange.way, RP_EXCHANGE_ONE_SHOT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_up_to_64_kb_go_as_packets),
+        cmocka_unit_test(test_two_shots_are_taken_where_they_move_fewer_bytes),
+        cmocka_unit_test(test_sums_have_a_place_behind_the_payload),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

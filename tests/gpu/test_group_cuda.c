@@ -1,0 +1,72 @@
+/* Goal: a group of GPUs computes what one GPU does, up to the rounding of its sums, and has the
+ * same bits however it is run. Method: that of tests/backend/test_group.c. Ranks share a GPU where
+ * there are too few. */
+#include "tests/backend/group_fixture.h"
+#include "tests/support/gpu_test.h"
+
+#include <cuda_runtime_api.h>
+
+static int set_up(void **state) {
+    int count = 0;
+    (void)state;
+    if (cudaGetDeviceCount(&count) != cudaSuccess)
+        return -1;
+    group_base = (struct rp_driver_config){.backend = rp_backend_cuda_table(), .page_tokens = 64};
+    group_gpus = (uint32_t)count;
+    printf("%d GPUs\n", count);
+    return 0;
+}
+
+static void test_every_family_gives_the_logits_of_one_gpu(void **state) {
+    static const enum rp_family families[] = {
+        RP_FAMILY_LLAMA, RP_FAMILY_MISTRAL, RP_FAMILY_QWEN2,    RP_FAMILY_QWEN3,  RP_FAMILY_GEMMA2,
+        RP_FAMILY_OLMO3, RP_FAMILY_SMOLLM3, RP_FAMILY_STABLELM, RP_FAMILY_COHERE,
+    };
+    (void)state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(families); i++)
+        compare(families[i], RP_DTYPE_F32, RP_QUANT_NONE, NULL, RP_DTYPE_F32, 1e-5);
+}
+
+static void test_every_format_gives_the_logits_of_one_gpu_up_to_its_rounding(void **state) {
+    static const enum rp_quant_scheme schemes[] = {RP_QUANT_NONE, RP_QUANT_INT8, RP_QUANT_FP8,
+                                                   RP_QUANT_INT8_W8A16, RP_QUANT_FP8_W8A16};
+    (void)state;
+    compare(RP_FAMILY_LLAMA, RP_DTYPE_BF16, RP_QUANT_NONE, NULL, RP_DTYPE_INT8, 3e-2);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(schemes); i++)
+        compare(RP_FAMILY_MISTRAL, RP_DTYPE_BF16, schemes[i], NULL, RP_DTYPE_BF16, 5e-2);
+}
+
+static void test_a_group_has_equal_bits_in_any_lowering_and_batch(void **state) {
+    static const enum rp_family families[] = {RP_FAMILY_LLAMA, RP_FAMILY_OLMO3, RP_FAMILY_COHERE};
+    (void)state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(families); i++)
+        for (int fp8 = 0; fp8 < 2; fp8++) {
+            struct rp_driver_config way = way_of(2, RP_DTYPE_BF16);
+            enum rp_quant_scheme scheme = fp8 ? RP_QUANT_FP8 : RP_QUANT_NONE;
+            make_model(families[i], RP_DTYPE_BF16, scheme, NULL);
+            run(&many, &way, PROMPT, NULL);
+            for (int change = 0; change < 4; change++) {
+                way = way_of(2, RP_DTYPE_BF16);
+                way.no_fusion = change == 0;
+                way.eager = change == 1;
+                way.poison = change == 2;
+                make_model(families[i], RP_DTYPE_BF16, scheme, NULL);
+                run(&again, &way, change == 3 ? 4 : PROMPT, NULL);
+                assert_same(&many, &again);
+            }
+        }
+}
+
+static void test_a_mask_sees_the_numbers_of_all_heads(void **state) {
+    (void)state;
+    compare(RP_FAMILY_LLAMA, RP_DTYPE_F32, RP_QUANT_NONE, "q >= kv && q - kv < 2 + 2 * h",
+            RP_DTYPE_F32, 1e-5);
+}
+
+RP_GPU_TEST_MAIN(
+    set_up, NULL,
+    cmocka_unit_test_teardown(test_every_family_gives_the_logits_of_one_gpu, teardown),
+    cmocka_unit_test_teardown(test_every_format_gives_the_logits_of_one_gpu_up_to_its_rounding,
+                              teardown),
+    cmocka_unit_test_teardown(test_a_mask_sees_the_numbers_of_all_heads, teardown),
+    cmocka_unit_test_teardown(test_a_group_has_equal_bits_in_any_lowering_and_batch, teardown))
