@@ -11,9 +11,9 @@
 #define UNCACHED_TOKENS 64u
 /* Steps that the first sequences may have made before the last one is submitted. */
 #define SUBMIT_STEPS 2u
-/* A round whose sequences never all decoded together (this thread was descheduled between submits)
- * is repeated. */
-#define ATTEMPTS 4u
+/* A round in which all sequences decoded together for too few steps (this thread was descheduled
+ * between submits) is repeated. */
+#define ATTEMPTS 8u
 
 /* Step times of the current pair, all rounds. */
 struct samples {
@@ -150,14 +150,20 @@ static double read_bandwidth(const struct run *run) {
                : rp_membw_read(run->config->target.device.threads, (size_t)1 << 30, 4);
 }
 
+/* Steps with all sequences that a round should have: half of those that it has when nothing
+ * disturbs it. */
+static uint32_t steps_wanted(const struct rp_bench_decode_config *config) {
+    return RP_MIN(RP_MAX(config->warm_up + 2, config->tokens / 2), config->tokens - 1);
+}
+
 /* bandwidth, decode, bandwidth. */
 static int run_round(struct run *run, uint32_t round, double bytes_per_step, struct rp_error *err) {
     struct samples *samples = &run->samples;
     double before = read_bandwidth(run);
     uint64_t since = 0;
+    uint32_t wanted = steps_wanted(run->config);
     int status = RP_OK;
-    run->round_count = 0;
-    for (uint32_t i = 0; i < ATTEMPTS && run->round_count <= run->config->warm_up; i++) {
+    for (uint32_t i = 0; i < ATTEMPTS && (i == 0 || run->round_count < wanted); i++) {
         since = rp_engine_steps_timed(run->bench.engine);
         status = submit_all(run, err);
         if (status == RP_OK)

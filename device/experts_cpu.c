@@ -22,11 +22,14 @@ static void softmax(float *x, uint32_t count) {
         x[i] /= sum;
 }
 
+/* NaN is the greatest, so that it is chosen and its weight is NaN. */
+static bool is_greater(float a, float b) { return a > b || (isnan(a) && !isnan(b)); }
+
 /* The first of the greatest that are not `taken`; there is one. It becomes taken. */
 static uint32_t take_best(const float *scores, bool *taken, uint32_t count) {
     uint32_t best = count;
     for (uint32_t i = 0; i < count; i++)
-        if (!taken[i] && (best == count || scores[i] > scores[best]))
+        if (!taken[i] && (best == count || is_greater(scores[i], scores[best])))
             best = i;
     RP_ASSERT_CMP(best, <, count);
     taken[best] = true;

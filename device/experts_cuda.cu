@@ -71,7 +71,7 @@ __device__ float group_score(const uint32_t *keys, uint32_t size, uint32_t best)
     for (uint32_t n = 0; n < best; n++) {
         uint64_t found = 0;
         for (uint32_t i = 0; i < size; i++) { /* the number breaks ties, the lower is greater */
-            uint64_t with = (uint64_t)keys[i] << 32 | (ALL - i);
+            uint64_t with = (uint64_t)keys[i] << 32 | (size - i);
             found = with < before && with > found ? with : found;
         }
         sum += value_of((uint32_t)(found >> 32));

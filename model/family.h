@@ -118,7 +118,7 @@ const char *rp_family_final_norm_name(const struct rp_model_family *family);
         RP_TENSOR(SHARED_DOWN, ALL, prefix "down_proj.weight")
 
 /* Tensors and layers that families share, except for their extra configuration. */
-#define RP_LLAMA_TENSOR_COUNT 18
+#define RP_LLAMA_TENSOR_COUNT 19
 extern const struct rp_tensor_rule rp_llama_tensors[RP_LLAMA_TENSOR_COUNT];
 void rp_llama_layer(struct rp_emit *e, struct rp_view x);
 void rp_qwen3_layer(struct rp_emit *e, struct rp_view x);

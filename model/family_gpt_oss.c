@@ -17,7 +17,7 @@ static const struct rp_tensor_rule tensors[] = {
     {RP_WEIGHT_ATTN_NORM, RP_SPAN_ALL, "input_layernorm.weight"},
     RP_TENSORS_QKV,
     RP_TENSORS_QKV_BIAS,
-    {RP_WEIGHT_SINKS, RP_SPAN_ALL, "self_attn.sinks"},
+    RP_TENSOR(SINKS, ALL, "self_attn.sinks"),
     {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
     {RP_WEIGHT_O_BIAS, RP_SPAN_ALL, "self_attn.o_proj.bias"},
     {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},

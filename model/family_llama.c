@@ -10,6 +10,7 @@ const struct rp_tensor_rule rp_llama_tensors[RP_LLAMA_TENSOR_COUNT] = {
     RP_TENSORS_QKV,
     RP_TENSORS_QKV_BIAS,
     RP_TENSORS_QK_NORMS,
+    RP_TENSOR(SINKS, ALL, "self_attn.sinks"),
     {RP_WEIGHT_O, RP_SPAN_ALL, "self_attn.o_proj.weight"},
     {RP_WEIGHT_O_BIAS, RP_SPAN_ALL, "self_attn.o_proj.bias"},
     {RP_WEIGHT_MLP_NORM, RP_SPAN_ALL, "post_attention_layernorm.weight"},

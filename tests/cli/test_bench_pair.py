@@ -1,9 +1,7 @@
-"""`reprise bench pair`: a constructed slowdown of a tenth is found, and A against A is not reported; the list; engines,
-children and servers as sides; refusals.
+"""`reprise bench pair`: steps that take twice as long are found; the list; engines, children and servers as sides; refusals.
 
-Measured as CPU time on one core, because on a shared machine the wall clock measures the others. The assertions hold
-within 5 %. Chance and a busy machine may still break them, so the test fails only after three failed runs with
-different prompts."""
+Where small differences begin to be found is tested with made-up samples (bench.pair). Here a step of B spins for as long as
+it took, measured as CPU time on one core, because on a shared machine the wall clock measures the others."""
 import json
 import os
 import subprocess
@@ -26,28 +24,10 @@ def run(*arguments, code=0, one_core=False):
     return errors if code else out
 
 
-def measure(seed, b):
-    return json.loads(run("same", "--json", "--clock", "cpu", "--margin", "0.05", "--blocks", "60", "--input", "8",
-                          "--output", "32", "--seed", str(seed), "--a", "--threads 1", "--b", b, one_core=True))
-
-
-def verdict(wanted, b):
-    for seed in range(3):
-        result = measure(seed, b)
-        print(f"  {b}: {result['text']}")
-        if result["verdict"] == wanted:
-            return
-    raise AssertionError(f"three times not {wanted!r}: {result}")
-
-
-def check_a_against_a_is_no_difference():
-    if not SANITIZED:
-        verdict("no difference", "--threads 1")
-
-
-def check_a_planted_tenth_is_found():
-    if not SANITIZED:
-        verdict("slower", "--threads 1 --debug-plant slow:0.1")
+def check_a_planted_slowdown_is_found():
+    result = json.loads(run("same", "--json", "--clock", "cpu", "--blocks", "12", "--input", "8", "--output", "32",
+                            "--a", "--threads 1", "--b", "--threads 1 --debug-plant slow:1", one_core=True))
+    assert result["verdict"] == "slower" and 1 < result["ratio_low"] <= result["ratio"], result
 
 
 def check_the_list():
@@ -111,14 +91,12 @@ def check_errors():
 
 
 def main():
-    checks = [check_a_against_a_is_no_difference, check_a_planted_tenth_is_found, check_the_list,
-              check_every_pair_of_a_cpu_runs, check_texts_and_kept_engines, check_servers, check_errors]
+    checks = [check_a_planted_slowdown_is_found, check_the_list, check_every_pair_of_a_cpu_runs,
+              check_texts_and_kept_engines, check_servers, check_errors]
     for check in checks:
         check()
         print("ok", check.__name__)
         sys.stdout.flush()
-    if SANITIZED:
-        print("skipped: how long a step takes, in a build with sanitizers")
     print(f"{len(checks)} passed, 0 failed")
 
 

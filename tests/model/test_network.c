@@ -354,7 +354,7 @@ static void test_attention_reads_the_sinks_of_its_layer(void **state) {
 static void test_a_described_and_a_loaded_model_have_one_fingerprint(void **state) {
     struct fixture *f = *state;
     struct rp_model_config config = tiny;
-    config.qkv_bias = true;
+    config.qkv_bias = config.attention_sinks = true;
     emit(f, &config, RP_DTYPE_BF16);
     uint64_t described = rp_program_fingerprint(&f->program);
     teardown(state);
