@@ -275,7 +275,8 @@ int rp_exchange_norm_cuda_run(const void *args_void, cudaStream_t stream) {
                    : start_row<2, 1>(args, threads, stream);
     }
     if (!whole)
-        return start_rows<1, 1, 1>(args, threads, stream);
+        return one ? start_rows<1, 1, 1>(args, threads, stream)
+                   : start_rows<2, 1, 1>(args, threads, stream);
     return one ? start_rows<1, 4, 3>(args, threads, stream)
                : start_rows<2, 4, 2>(args, threads, stream);
 }
