@@ -269,19 +269,36 @@ int rp_step_case_read(struct step_case *c, uint64_t step, struct step_stamps *ou
 
 /* ---- the largest GEMM ----------------------------------------------------------------------- */
 
-/* gate_up; where experts replace it, in the last layer at least, qkv. */
-static const struct rp_matrix *large_matrix(const struct rp_model *model, uint32_t layer) {
-    const struct rp_weight *gate_up =
-        rp_model_weight(model, RP_WEIGHT_GATE_UP, model->config.layers - 1);
-    return rp_model_matrix(model, gate_up ? RP_WEIGHT_GATE_UP : RP_WEIGHT_QKV, layer);
+/* Matrices of one shape from up to GEMMS_MAX layers, of the role whose matrices are the largest
+ * together; experts' GEMMs are not counted. Returns how many. */
+static uint32_t large_matrices(const struct rp_model *model,
+                               const struct rp_matrix *out[GEMMS_MAX]) {
+    const struct rp_weights *weights = &model->weights;
+    size_t values[RP_WEIGHT_ROLE_COUNT] = {0};
+    uint32_t role = 0, count = 0;
+    for (uint32_t i = 0; i < weights->count; i++) {
+        const struct rp_weight *weight = &weights->entries[i];
+        if (weight->layer == RP_LAYER_NONE || weight->experts || !rp_weight_is_matrix(weight))
+            continue;
+        values[weight->role] += (size_t)weight->matrix.rows * weight->matrix.cols;
+        if (values[weight->role] > values[role])
+            role = weight->role;
+    }
+    for (uint32_t layer = 0; layer < model->config.layers && count < GEMMS_MAX; layer++) {
+        if (!rp_model_weight(model, (enum rp_weight_role)role, layer))
+            continue;
+        out[count] = rp_model_matrix(model, (enum rp_weight_role)role, layer);
+        count += out[count]->rows == out[0]->rows && out[count]->cols == out[0]->cols;
+    }
+    return count;
 }
 
-static int make_gemm_program(const struct step_case *c, uint32_t count, struct rp_program *out) {
-    const struct rp_model *model = &c->bench->model;
-    const struct rp_matrix *first = large_matrix(model, 0);
+static int make_gemm_program(const struct rp_model *model, uint32_t count,
+                             const struct rp_matrix *const matrices[GEMMS_MAX],
+                             struct rp_program *out) {
     rp_program_init(out);
-    int32_t x = rp_program_add_tensor(out, RP_ROWS_TOKEN, model->dtype, first->cols, "x");
-    int32_t y = rp_program_add_tensor(out, RP_ROWS_TOKEN, RP_DTYPE_F32, first->rows, "y");
+    int32_t x = rp_program_add_tensor(out, RP_ROWS_TOKEN, model->dtype, matrices[0]->cols, "x");
+    int32_t y = rp_program_add_tensor(out, RP_ROWS_TOKEN, RP_DTYPE_F32, matrices[0]->rows, "y");
     if (x < 0 || y < 0)
         return RP_STATUS_NO_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
@@ -292,7 +309,7 @@ static int make_gemm_program(const struct step_case *c, uint32_t count, struct r
                            .in_count = 1,
                            .in = {rp_view_all(out, x)},
                            .out = rp_view_all(out, y),
-                           .weight = large_matrix(model, i)};
+                           .weight = matrices[i]};
         if (rp_program_add_op(out, &op) < 0)
             return RP_STATUS_NO_MEMORY;
     }
@@ -338,14 +355,14 @@ static void free_gemms(struct step_case *c, struct gemm_graph *graph) {
 
 int rp_step_case_gemm_rate(struct step_case *c, double *out, struct rp_error *err) {
     struct step_bench *bench = c->bench;
-    const struct rp_matrix *matrix = large_matrix(&bench->model, 0);
-    uint32_t count = RP_MIN(bench->model.config.layers, GEMMS_MAX);
+    const struct rp_matrix *matrices[GEMMS_MAX] = {NULL};
+    uint32_t count = large_matrices(&bench->model, matrices);
     double flops =
-        2.0 * rp_step_case_tokens(c) * matrix->rows * matrix->cols * count * GEMM_REPEATS;
+        2.0 * rp_step_case_tokens(c) * matrices[0]->rows * matrices[0]->cols * count * GEMM_REPEATS;
     struct rp_program program;
     struct gemm_graph graph = {0};
     *out = 0.0;
-    int status = make_gemm_program(c, count, &program);
+    int status = make_gemm_program(&bench->model, count, matrices, &program);
     status = status == RP_OK ? capture_gemms(c, &program, &graph, err) : out_of_memory(c, err);
     for (uint32_t sample = 0; sample <= GEMM_SAMPLES && status == RP_OK; sample++) {
         uint64_t begin = rp_clock_ns();

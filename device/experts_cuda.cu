@@ -116,10 +116,11 @@ template <int EACH> __device__ __forceinline__ void softmax(float (&x)[EACH], ui
         x[i] = __fdiv_rn(x[i], sum);
 }
 
-/* The chosen ones of a row to `chosen` and their numbers to ids, by falling key. */
+/* The chosen ones of a row to `chosen` and their numbers to out and ids, by falling key. */
 template <int EACH>
 __device__ __forceinline__ void choose(const rp_route_args &args, const float (&scores)[EACH],
-                                       uint32_t (&keys)[EACH], float *chosen, float *ids) {
+                                       uint32_t (&keys)[EACH], float *chosen, float *out,
+                                       uint16_t *ids) {
     uint32_t count = args.experts.count, lane = threadIdx.x % 32;
     for (uint32_t r = 0; r < args.experts.used; r++) {
         uint32_t best = 0, at = count;
@@ -135,7 +136,9 @@ __device__ __forceinline__ void choose(const rp_route_args &args, const float (&
             if (lane + 32 * i == id) {
                 keys[i] = 0;
                 chosen[r] = scores[i];
-                ids[r] = (float)id;
+                out[r] = (float)id;
+                if (ids)
+                    ids[r] = (uint16_t)id;
             }
     }
     __syncwarp();
@@ -168,22 +171,50 @@ __device__ __forceinline__ void store_weights(const rp_route_args &args, const f
     __syncwarp(); /* the memory is that of the warp's next row */
 }
 
-/* EACH: experts of a lane, in registers. */
+/* The logits of a row, or the sums of their partials; loads of several partials are in flight.
+ * EACH: experts of a lane. */
 template <int EACH>
-__device__ __forceinline__ void route_row(const rp_route_cuda &from, uint32_t row,
-                                          const row_memory &m) {
-    const rp_route_args &args = from.route;
-    uint32_t count = args.experts.count, lane = threadIdx.x % 32;
-    const float *logits = (const float *)args.logits.data + row * args.logits.stride;
-    float *out = (float *)args.out.data + row * args.out.stride, scores[EACH];
-    uint32_t keys[EACH];
+__device__ __forceinline__ void load_logits(const rp_route_cuda &from, uint32_t row,
+                                            float (&logits)[EACH]) {
+    constexpr uint32_t FLIGHT = EACH >= 32 ? 1 : 32 / EACH < 8 ? 32 / EACH : 8;
+    const rp_cuda_partials &partials = from.partials;
+    const rp_values &whole = from.route.logits;
+    uint32_t count = from.route.experts.count, lane = threadIdx.x % 32;
+    const float *first = partials.count ? partials.data + row * partials.row_stride
+                                        : (const float *)whole.data + row * whole.stride;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        uint32_t at = lane + 32 * i;
-        scores[i] = at >= count           ? 0.0f
-                    : from.partials.count ? rp_partials_sum(from.partials, row, at)
-                                          : logits[at];
+    for (int i = 0; i < EACH; i++)
+        logits[i] = lane + 32 * i < count ? first[lane + 32 * i] : 0.0f;
+    for (uint32_t begin = 1; begin < partials.count; begin += FLIGHT) {
+        float parts[FLIGHT][EACH];
+#pragma unroll
+        for (uint32_t p = 0; p < FLIGHT; p++)
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                parts[p][i] = begin + p < partials.count && lane + 32 * i < count
+                                  ? first[(begin + p) * partials.split_stride + lane + 32 * i]
+                                  : 0.0f;
+#pragma unroll
+        for (uint32_t p = 0; p < FLIGHT; p++)
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (begin + p < partials.count)
+                    logits[i] += parts[p][i];
     }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (partials.count && partials.bias && lane + 32 * i < count)
+            logits[i] += partials.bias[lane + 32 * i];
+}
+
+/* scores: the row's logits. ids: where the numbers of the chosen ones go, too, or NULL. */
+template <int EACH>
+__device__ __forceinline__ void route_row(const rp_route_args &args, uint32_t row,
+                                          float (&scores)[EACH], const row_memory &m,
+                                          uint16_t *ids) {
+    uint32_t count = args.experts.count, lane = threadIdx.x % 32;
+    float *out = (float *)args.out.data + row * args.out.stride;
+    uint32_t keys[EACH];
     if (args.score == RP_ROUTE_SOFTMAX)
         softmax<EACH>(scores, count);
 #pragma unroll
@@ -203,7 +234,7 @@ __device__ __forceinline__ void route_row(const rp_route_cuda &from, uint32_t ro
             keys[i] = lane + 32 * i < count ? m.keys[lane + 32 * i] : 0;
         __syncwarp();
     }
-    choose<EACH>(args, scores, keys, m.chosen, out + args.experts.used);
+    choose<EACH>(args, scores, keys, m.chosen, out + args.experts.used, ids);
     if (args.experts.used <= 32)
         store_weights<1>(args, m.chosen, out);
     else
@@ -217,8 +248,15 @@ __global__ void __launch_bounds__(ROUTE_WARPS * 32) route_kernel(rp_route_cuda a
     rp_stamp stamp(args.rows.stamp);
     stamp.begin();
     stamp.look();
-    if (row < rp_live_count(args.rows.step, args.rows.rows))
-        route_row<EACH>(args, row, memory_of(words, warp, args.route.experts.count));
+    if (row >= args.rows.max_rows)
+        return;
+    /* The row is read before it is known to be live. */
+    uint32_t live = rp_live_count(args.rows.step, args.rows.rows);
+    float logits[EACH];
+    load_logits<EACH>(args, row, logits);
+    if (row < live)
+        route_row<EACH>(args.route, row, logits, memory_of(words, warp, args.route.experts.count),
+                        nullptr);
 }
 
 /* --- order ----------------------------------------------------------------------------------- */
@@ -228,6 +266,7 @@ struct order_memory {
     uint32_t words[SHARED_WORDS];
     uint32_t sums[2][WARPS];
     uint32_t bins[RP_EXPERT_BINS], most, touched;
+    uint16_t ids[BLOCK]; /* of the choices that this launch has made, if there are no more */
 };
 
 /* Exclusive sums of two values over the block's threads, and the sums of all. */
@@ -246,15 +285,11 @@ __device__ uint2 scan_block(order_memory &m, uint2 own, uint2 &total) {
         m.sums[1][warp] = sum.y;
     }
     __syncthreads();
-    uint2 before = make_uint2(0, 0);
-    total = make_uint2(0, 0);
-    for (uint32_t w = 0; w < WARPS; w++) {
-        if (w == warp)
-            before = total;
-        total.x += m.sums[0][w];
-        total.y += m.sums[1][w];
-    }
-    return make_uint2(before.x + sum.x - own.x, before.y + sum.y - own.y);
+    uint32_t x = m.sums[0][lane], y = m.sums[1][lane];
+    bool before = lane < warp;
+    total = make_uint2(__reduce_add_sync(ALL, x), __reduce_add_sync(ALL, y));
+    return make_uint2(__reduce_add_sync(ALL, before ? x : 0) + sum.x - own.x,
+                      __reduce_add_sync(ALL, before ? y : 0) + sum.y - own.y);
 }
 
 /* The expert of a choice. */
@@ -265,13 +300,14 @@ __device__ __forceinline__ uint32_t expert_of(const rp_expert_order_cuda &args, 
 }
 
 /* The experts of 32 times LOADED choices from `first` on, a lane's 32 apart, all requested at once;
- * ALL: at or past the end. */
-__device__ __forceinline__ void load_experts(const rp_expert_order_cuda &args, uint32_t first,
-                                             uint32_t end, uint32_t (&experts)[LOADED]) {
+ * ALL: at or past the end. ids: those of all choices, or NULL. */
+__device__ __forceinline__ void load_experts(const rp_expert_order_cuda &args, const uint16_t *ids,
+                                             uint32_t first, uint32_t end,
+                                             uint32_t (&experts)[LOADED]) {
 #pragma unroll
     for (uint32_t i = 0; i < LOADED; i++) {
         uint32_t c = first + 32 * i + threadIdx.x % 32;
-        experts[i] = c < end ? expert_of(args, c) : ALL;
+        experts[i] = c >= end ? ALL : ids ? ids[c] : expert_of(args, c);
     }
 }
 
@@ -289,44 +325,42 @@ __device__ void write_tiles(const rp_expert_order_cuda &args, uint32_t first, ui
 /* Adds to a total, and in the last layer the total to the host's. One thread for each field. */
 __device__ __forceinline__ void add_total(const rp_expert_order_cuda &args, uint64_t *total,
                                           uint64_t *host, uint64_t value) {
-    value += *total;
-    *total = args.is_last ? 0 : value;
-    if (args.is_last)
-        *(volatile uint64_t *)host += value;
+    if (!args.is_last) { /* the sum is not waited for */
+        atomicAdd((unsigned long long *)total, (unsigned long long)value);
+        return;
+    }
+    *(volatile uint64_t *)host += *total + value;
+    *total = 0;
 }
 
-/* As count_rows of experts_cpu.c. own: rows of this thread's expert. */
-__device__ void count_rows(const rp_expert_order_cuda &args, order_memory &m, uint32_t own,
-                           uint32_t rows) {
+/* What count_totals counts, of this thread's expert and its rows. */
+__device__ __forceinline__ void count_rows(order_memory &m, uint32_t own) {
+    uint32_t bin = own > 1 ? min(32u - __clz(own - 1), RP_EXPERT_BINS - 1) : 0;
+    atomicAdd(&m.bins[bin], 1);
+    atomicMax(&m.most, own);
+    atomicAdd(&m.touched, 1);
+}
+
+/* As count_rows of experts_cpu.c. By threads 0, 1 and so on, after the block's count_rows. */
+__device__ void count_totals(const rp_expert_order_cuda &args, const order_memory &m, uint32_t i,
+                             uint32_t rows) {
     rp_expert_stats *to = args.totals, *host = args.stats;
-    if (threadIdx.x < RP_EXPERT_BINS)
-        m.bins[threadIdx.x] = 0;
-    if (threadIdx.x == 0)
-        m.most = m.touched = 0;
-    __syncthreads();
-    if (own > 0) {
-        uint32_t bin = 0;
-        while (bin < RP_EXPERT_BINS - 1 && own > 1u << bin)
-            bin++;
-        atomicAdd(&m.bins[bin], 1);
-        atomicMax(&m.most, own);
-        atomicAdd(&m.touched, 1);
-    }
-    __syncthreads();
-    uint32_t i = threadIdx.x, bin = 0;
+    uint32_t bin = 0;
+    if (i >= RP_EXPERT_BINS + 4)
+        return;
     double ratio = (double)m.most * args.experts.count / rows;
     while (bin < RP_EXPERT_BINS - 1 && ratio > args.ratio_bounds[bin])
         bin++;
     if (i < RP_EXPERT_BINS) {
         add_total(args, &to->rows_bins[i], &host->rows_bins[i], m.bins[i]);
         add_total(args, &to->ratio_bins[i], &host->ratio_bins[i], i == bin);
-    } else if (i == 32) {
+    } else if (i == RP_EXPERT_BINS) {
         add_total(args, &to->samples, &host->samples, 1);
-    } else if (i == 33) {
+    } else if (i == RP_EXPERT_BINS + 1) {
         add_total(args, &to->rows, &host->rows, rows);
-    } else if (i == 34) {
+    } else if (i == RP_EXPERT_BINS + 2) {
         add_total(args, &to->touched, &host->touched, m.touched);
-    } else if (i == 35) {
+    } else {
         add_total(args, &to->ratio_thousandths, &host->ratio_thousandths,
                   (uint64_t)(ratio * 1000 + 0.5));
     }
@@ -345,24 +379,26 @@ __device__ __forceinline__ void place_choices(int32_t *order, uint32_t *own, uin
     __syncwarp();
 }
 
-/* The whole block. */
-__device__ void sort_choices(const rp_expert_order_cuda &args, uint32_t live, order_memory &m) {
+/* The whole block. ids: the experts of the choices, or NULL: they are in memory. */
+__device__ void sort_choices(const rp_expert_order_cuda &args, uint32_t live, order_memory &m,
+                             const uint16_t *ids) {
     uint32_t count = args.experts.count, choices = live * args.experts.used;
     uint32_t warps = min(min(WARPS, SHARED_WORDS / count), RP_CEIL_DIV(choices, 32u));
-    uint32_t warp = threadIdx.x / 32;
-    uint32_t lane = threadIdx.x % 32;
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t run = warps ? RP_ALIGN_UP(RP_CEIL_DIV(choices, warps), 32u) : 0;
     uint32_t begin = min(warp * run, choices), end = min(begin + run, choices);
-    uint32_t *own = m.words + warp * count;
-    int32_t *order = args.order + count + 1;
+    uint32_t *own = m.words + warp * count, experts[LOADED];
     if (warp >= warps)
         begin = end = 0;
     for (uint32_t i = threadIdx.x; i < warps * count; i += BLOCK)
         m.words[i] = 0;
+    if (threadIdx.x < RP_EXPERT_BINS)
+        m.bins[threadIdx.x] = 0;
+    if (threadIdx.x == 0)
+        m.most = m.touched = 0;
     __syncthreads();
     for (uint32_t first = begin; first < end; first += 32 * LOADED) {
-        uint32_t experts[LOADED];
-        load_experts(args, first, end, experts);
+        load_experts(args, ids, first, end, experts);
 #pragma unroll
         for (uint32_t i = 0; i < LOADED; i++)
             if (experts[i] != ALL)
@@ -387,39 +423,52 @@ __device__ void sort_choices(const rp_expert_order_cuda &args, uint32_t live, or
         args.order[count] = (int32_t)choices;
         args.tiles[0].count = total.y;
     }
+    bool counted = args.stats && choices > 0;
+    if (counted && mine.x > 0)
+        count_rows(m, mine.x);
     __syncthreads();
     for (uint32_t first = begin; first < end; first += 32 * LOADED) {
-        uint32_t experts[LOADED];
-        load_experts(args, first, end, experts);
+        if (run > 32 * LOADED) /* else they are still there */
+            load_experts(args, ids, first, end, experts);
 #pragma unroll
         for (uint32_t i = 0; i < LOADED; i++)
-            place_choices(order, own, first + 32 * i + lane, experts[i]);
+            if (first + 32 * i < end)
+                place_choices(args.order + count + 1, own, first + 32 * i + lane, experts[i]);
     }
-    if (args.stats && choices > 0)
-        count_rows(args, m, mine.x, choices);
+    if (counted) /* by the last warps, which place no choices when there are few */
+        count_totals(args, m, BLOCK - 1 - threadIdx.x, choices);
 }
 
-__global__ void __launch_bounds__(BLOCK) order_kernel(rp_expert_order_cuda args) {
+__global__ void __launch_bounds__(BLOCK, 1) order_kernel(rp_expert_order_cuda args) {
     __shared__ order_memory memory;
     rp_stamp stamp(args.rows.stamp);
     stamp.begin();
     stamp.look();
-    sort_choices(args, rp_live_count(args.rows.step, args.rows.rows), memory);
+    sort_choices(args, rp_live_count(args.rows.step, args.rows.rows), memory, nullptr);
 }
 
 template <int EACH>
-__global__ void __launch_bounds__(BLOCK) route_order_kernel(rp_route_order_cuda args) {
+__global__ void __launch_bounds__(BLOCK, 1) route_order_kernel(rp_route_order_cuda args) {
     __shared__ order_memory memory;
-    uint32_t count = args.route.route.experts.count, warp = threadIdx.x / 32;
-    uint32_t warps = min(WARPS, SHARED_WORDS / (2 * count));
-    rp_stamp stamp(args.route.rows.stamp);
+    const rp_route_cuda &route = args.route;
+    const rp_experts &experts = route.route.experts;
+    uint32_t warp = threadIdx.x / 32, warps = min(WARPS, SHARED_WORDS / (2 * experts.count));
+    uint32_t last = warp < warps ? route.rows.max_rows : 0;
+    uint16_t *ids = route.rows.max_rows * experts.used <= BLOCK ? memory.ids : nullptr;
+    rp_stamp stamp(route.rows.stamp);
     stamp.begin();
     stamp.look();
-    uint32_t live = rp_live_count(args.route.rows.step, args.route.rows.rows);
-    for (uint32_t row = warp; warp < warps && row < live; row += warps)
-        route_row<EACH>(args.route, row, memory_of(memory.words, warp, count));
+    uint32_t live = rp_live_count(route.rows.step, route.rows.rows);
+    for (uint32_t row = warp; row < last; row += warps) {
+        float logits[EACH];
+        load_logits<EACH>(route, row, logits); /* before the row is known to be live */
+        if (row >= live)
+            break;
+        route_row<EACH>(route.route, row, logits, memory_of(memory.words, warp, experts.count),
+                        ids ? ids + row * experts.used : nullptr);
+    }
     __syncthreads();
-    sort_choices(args.order, live, memory);
+    sort_choices(args.order, live, memory, ids);
 }
 
 /* --- sum ------------------------------------------------------------------------------------- */

@@ -19,7 +19,7 @@ constexpr uint32_t CHUNKS = DIM / 64; /* of eight columns, that a thread copies 
 constexpr uint32_t ROW = DIM + 8, SCORE_ROW = KEYS + 8, WEIGHT_ROW = KEYS + 8;
 
 template <int MT> struct latent_shared {
-    static constexpr uint32_t STAGES = MT == 2 ? 3 : 2;
+    static constexpr uint32_t STAGES = MT == 1 ? 5 : MT == 2 ? 4 : 2;
     __nv_bfloat16 q[MT * 16][ROW];
     __nv_bfloat16 keys[STAGES][KEYS][ROW];
     __nv_bfloat16 weights[MT * 16][WEIGHT_ROW];
@@ -148,17 +148,15 @@ template <int MT, rp_dtype Page> struct latent_stream {
     uint2 codes[QUANTIZED ? CHUNKS : 1];
     float scale;
 
-    __device__ __forceinline__ void look_up(const latent_args &args, const latent_work &work,
-                                            uint32_t tile) {
+    static __device__ __forceinline__ uint32_t page_of_key(const latent_args &args,
+                                                           const latent_work &work, uint32_t tile) {
         const uint32_t key = tile * KEYS + threadIdx.x / 8;
-        page = 0;
-        if (key >= work.key_begin && key < work.key_end)
-            page = __ldcg(work.pages + (key >> args.page_log2));
+        const bool is_read = key >= work.key_begin && key < work.key_end;
+        return is_read ? __ldcg(work.pages + (key >> args.page_log2)) : 0;
     }
-    /* Begins to read a tile; bf16: into the stage. Then looks up the next one's pages. */
-    __device__ __forceinline__ void issue(const latent_args &args, const latent_work &work,
-                                          latent_shared<MT> &shared, uint32_t tile,
-                                          uint32_t stage) {
+    /* Begins to read a tile, whose page is known; bf16: into the stage. */
+    __device__ __forceinline__ void copy(const latent_args &args, const latent_work &work,
+                                         latent_shared<MT> &shared, uint32_t tile, uint32_t stage) {
         const uint32_t key = tile * KEYS + threadIdx.x / 8, chunk = threadIdx.x % 8;
         const uint32_t in_page = key & ((1u << args.page_log2) - 1);
         const bool is_read = key >= work.key_begin && key < work.key_end;
@@ -178,7 +176,13 @@ template <int MT, rp_dtype Page> struct latent_stream {
                     copy_or_clear(to + i * 128, from + (is_read ? i * 128 : 0), is_read);
             asm volatile("cp.async.commit_group;" ::: "memory");
         }
-        look_up(args, work, tile + 1);
+    }
+    /* The same, and looks up the next tile's page. */
+    __device__ __forceinline__ void issue(const latent_args &args, const latent_work &work,
+                                          latent_shared<MT> &shared, uint32_t tile,
+                                          uint32_t stage) {
+        copy(args, work, shared, tile, stage);
+        page = page_of_key(args, work, tile + 1);
     }
     /* 8 bits: stores what was read. */
     __device__ __forceinline__ void put(latent_shared<MT> &shared, uint32_t stage) {
@@ -197,12 +201,19 @@ template <int MT, rp_dtype Page> struct latent_stream {
                 shared.key_scales[stage][threadIdx.x / 8] = scale;
         }
     }
-    /* The first tiles of the work. */
+    /* The first tiles of the work, whose pages are looked up together. */
     __device__ __forceinline__ void start(const latent_args &args, const latent_work &work,
                                           latent_shared<MT> &shared, uint32_t tile) {
-        look_up(args, work, tile);
-        for (uint32_t i = 0; i < AHEAD; i++)
-            issue(args, work, shared, tile + i, (tile + i) % STAGES);
+        uint32_t pages[AHEAD + 1];
+#pragma unroll
+        for (uint32_t i = 0; i <= AHEAD; i++)
+            pages[i] = page_of_key(args, work, tile + i);
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            page = pages[i];
+            copy(args, work, shared, tile + i, (tile + i) % STAGES);
+        }
+        page = pages[AHEAD];
         put(shared, tile % STAGES);
     }
     /* The oldest tile has arrived, for this thread. */
