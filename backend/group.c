@@ -57,21 +57,44 @@ static struct rp_group_block take_block(struct rp_device *group, void *base) {
     return taken;
 }
 
+/* Host memory that all ranks see at one address. */
+static void *new_shared_block(struct rp_device *group, size_t bytes) {
+    if (group->block_count == RP_GROUP_BLOCKS)
+        return NULL;
+    struct rp_group_block block = {.bytes = RP_MAX(bytes, (size_t)1), .is_shared = true};
+    unsigned char *base = group->member->alloc(group->ranks[0], bytes, RP_MEMORY_HOST);
+    for (uint32_t rank = 0; rank < group->count; rank++)
+        block.base[rank] = base;
+    if (base)
+        group->blocks[group->block_count++] = block;
+    return base;
+}
+
 static void *group_alloc(struct rp_device *group, size_t bytes, enum rp_memory_kind kind) {
-    if (kind == RP_MEMORY_HOST)
-        return group->member->alloc(group->ranks[0], bytes, kind);
-    return new_block(group, bytes, kind, false);
+    return kind == RP_MEMORY_HOST ? new_shared_block(group, bytes)
+                                  : new_block(group, bytes, kind, false);
+}
+
+static void free_results(struct rp_device *group, struct rp_group_results *results) {
+    for (uint32_t rank = 1; rank < group->count; rank++)
+        group->member->free(group->ranks[rank], results->blocks[rank], RP_MEMORY_HOST);
+    *results = group->results[--group->result_count];
 }
 
 static void group_free(struct rp_device *group, void *ptr, enum rp_memory_kind kind) {
     if (!ptr)
         return;
     rp_group_wait(group);
-    if (kind == RP_MEMORY_HOST) {
+    const struct rp_group_block block = take_block(group, ptr);
+    if (block.is_shared) {
+        for (uint32_t i = group->result_count; i-- > 0;) {
+            uintptr_t at = (uintptr_t)group->results[i].results, base = (uintptr_t)block.base[0];
+            if (at >= base && at - base < block.bytes)
+                free_results(group, &group->results[i]);
+        }
         group->member->free(group->ranks[0], ptr, kind);
         return;
     }
-    const struct rp_group_block block = take_block(group, ptr);
     for (uint32_t rank = 0; rank < group->count; rank++)
         group->member->free(group->ranks[rank], block.base[rank], kind);
 }
@@ -119,7 +142,8 @@ static void group_memory(struct rp_device *group, struct rp_device_memory *out) 
 
 static int group_copy(struct rp_device *group, void *to, const void *from, size_t bytes) {
     int status = RP_OK;
-    uint32_t count = block_at(group, to) ? group->count : 1;
+    const struct rp_group_block *block = block_at(group, to);
+    uint32_t count = block && !block->is_shared ? group->count : 1;
     for (uint32_t rank = 0; rank < count && status == RP_OK; rank++)
         status = group->member->copy(group->ranks[rank], rp_group_address(group, rank, to),
                                      rp_group_address(group, rank, from), bytes);
@@ -176,9 +200,8 @@ static void group_close(struct rp_device *group) {
         return;
     if (group->result_count)
         rp_group_wait(group); /* the ranks write their results */
-    for (uint32_t i = 0; i < group->result_count; i++)
-        for (uint32_t rank = 1; rank < group->count; rank++)
-            group->member->free(group->ranks[rank], group->results[i].blocks[rank], RP_MEMORY_HOST);
+    while (group->result_count)
+        free_results(group, &group->results[0]);
     for (uint32_t rank = 0; rank < group->count; rank++)
         group->member->close(group->ranks[rank]);
     rp_free(group);

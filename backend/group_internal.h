@@ -6,15 +6,17 @@
 #include "backend/group.h"
 #include "quant/matrix.h"
 
-/* The same bytes on every rank. An engine has six: state, rings, pages, swap pool, arena, and one
- * while it measures. */
+/* As many bytes on every rank, or shared by them. An engine has six: state, rings, pages, swap
+ * pool, arena, and one while it measures. */
 #define RP_GROUP_BLOCKS 32u
 struct rp_group_block {
     unsigned char *base[RP_GROUP_RANKS_MAX];
     size_t bytes;
+    bool is_shared; /* host memory, with one address for all ranks */
 };
 
-/* Where the ranks publish the results and stamps of a step view; rank 0 into the view's rings. */
+/* Where the ranks publish the results and stamps of a step view; rank 0 into the view's rings, and
+ * the others into memory that lives as long as those. */
 #define RP_GROUP_RESULTS 4u
 struct rp_group_results {
     const unsigned char *results; /* of the view */

@@ -80,6 +80,15 @@ def check_at_least_a_hundred_steps_by_default():
     assert row["steps"] >= 100 and (row["reliable"] or row["settled_after"] == 0), row
 
 
+def check_a_group_has_room_for_any_number_of_batches():
+    batches = [1, 2, 3, 4, 5, 6]
+    code, out, errors = run("step", "--shape", "stories260k", "--device", "cpu", "--threads", "2",
+                            "--tensor-parallel-size", "2", "--steps", "2", "--context", "8",
+                            "--batch", ",".join(map(str, batches)), "--json")
+    result = json.loads(out)
+    assert [case["batch"] for case in result["cases"]] == batches and result["left_out"] == 0, (code, out, errors)
+
+
 def check_a_model_with_its_own_weights():
     row, = rows("decode", "--model", DEMO, *CPU, *SHORT, "--context", "8")
     assert row["model"] == DEMO and "shape" not in row and row["steps"] > 0, row
@@ -144,8 +153,10 @@ def check_errors():
 
 def main():
     checks = [check_every_pair_is_a_row, check_at_least_a_hundred_steps_by_default,
-              check_a_model_with_its_own_weights, check_8_bits_are_told_with_their_error, check_tables, check_attention,
-              check_modes_have_speed_and_error_in_one_table, check_modes_of_a_model_compare_a_fixed_text, check_environment, check_errors]
+              check_a_group_has_room_for_any_number_of_batches, check_a_model_with_its_own_weights,
+              check_8_bits_are_told_with_their_error, check_tables, check_attention,
+              check_modes_have_speed_and_error_in_one_table, check_modes_of_a_model_compare_a_fixed_text,
+              check_environment, check_errors]
     for check in checks:
         check()
         print("ok", check.__name__)

@@ -49,6 +49,11 @@ def check_refusals(folder):
     assert done.returncode != 0 and "--state-snapshot-memory-bytes" in done.stderr, done
 
 
+def check_bench(folder):
+    done = run("bench", "prefill", "--model", folder, "--device", "cpu", "--context", "16", "--steps", "2", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["cases"][0]["product_tflops"] > 0, done
+
+
 def check_server(folder, each, *flags):
     with Server(folder, *FLAGS, "--state-snapshot-memory-bytes", str(SNAPSHOTS * each), "--state-snapshot-interval", "64",
                 *flags) as server:
@@ -71,5 +76,6 @@ with tempfile.TemporaryDirectory() as parent:
         check_inspect(folder, each)
         check_server(folder, each)
     check_server(folder, each, "--quantization", "int8")
+    check_bench(folder)
     check_refusals(folder)
 print("1 passed, 0 failed")
