@@ -144,6 +144,8 @@ struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op) {
         tile.tokens = choose_tokens(op);
     tile.partials = tile.partials && partials;
     tile.shared_bytes = rp_matmul_cuda_shared_room(op);
+    if (!tile.partials)
+        rp_matmul_tc_choose_once(op, &tile);
     return tile;
 }
 
@@ -300,6 +302,8 @@ static int lay_out(struct rp_matmul_tc_args *args, const struct rp_matmul_cuda *
     }
     if (tile->order == RP_MATMUL_ORDER_WAVES)
         args->grid = RP_MIN(tiles, op->limits.sm_count);
+    if (tile->order == RP_MATMUL_ORDER_ONCE)
+        args->grid = tiles;
 
     /* As many token columns as weight columns. */
     uint32_t token_boxes = args->in_dtype == args->dtype ? 1 : 2;
@@ -435,6 +439,10 @@ bool rp_matmul_cuda_quantizes(const struct rp_matmul_cuda *op) {
     return rp_matmul_rows_quantizes(op);
 }
 
+static bool is_once(const struct rp_matmul_cuda *op) {
+    return rp_matmul_cuda_choose(op).order == RP_MATMUL_ORDER_ONCE;
+}
+
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                         struct rp_error *err) {
@@ -451,7 +459,7 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
         if (status != RP_STATUS_UNSUPPORTED || op->gated)
             return status;
     }
-    if (rp_matmul_wide_cuda_fits(op))
+    if (rp_matmul_wide_cuda_fits(op) && !is_once(op))
         return rp_matmul_wide_cuda_plan(op, 0, segment, memory, out_launch, err);
     if (rp_matmul_rows_pays(op))
         return rp_matmul_cuda_plan_rows(op, segment, memory, out_launch, err);

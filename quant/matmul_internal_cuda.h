@@ -23,7 +23,10 @@ enum rp_matmul_order {
     RP_MATMUL_ORDER_RUNS,
     /* A block computes every grid-th tile whole: concurrent blocks share weights and tokens in
      * L2. */
-    RP_MATMUL_ORDER_WAVES
+    RP_MATMUL_ORDER_WAVES,
+    /* A block for each tile of all max_rows tokens, alive or not: which one is known before the
+     * live rows are, so that its weights are requested before the kernel waits. */
+    RP_MATMUL_ORDER_ONCE
 };
 
 /* Tiling of a GEMM. It does not affect a single bit of the result. */
@@ -153,6 +156,11 @@ int rp_matmul_generic_8_cuda_run(const struct rp_matmul_cuda *op, struct CUstrea
 
 /* The tile that rp_matmul_cuda_plan chooses for a GEMM that fits. */
 struct rp_matmul_tile rp_matmul_cuda_choose(const struct rp_matmul_cuda *op);
+
+/* The same for a GEMM of few outputs, more than 32 rows and bf16, whose sums are not left to the
+ * reader (matmul_tc_plan_cuda.c): replaces the tile, where it pays, by one in
+ * RP_MATMUL_ORDER_ONCE. Above 256 rows it is to be faster than the kernel for prompts. */
+void rp_matmul_tc_choose_once(const struct rp_matmul_cuda *op, struct rp_matmul_tile *tile);
 
 /* rp_matmul_cuda_plan with a given tile and segment length in units of two bytes (tests,
  * measurements). */

@@ -266,6 +266,8 @@ double time_graph(const std::vector<rp_cuda_launch> &launches, uint32_t replays,
     return times[times.size() / 2];
 }
 
+const char *const orders[] = {"runs", "waves", "once"};
+
 /* Times one GEMM and prints a line. */
 void measure(request r, const char *extra) {
     size_t bytes = (size_t)r.n * r.k * element();
@@ -291,9 +293,9 @@ void measure(request r, const char *extra) {
         "%5u %6u %5u seg %2u  tile %3u x %3u x %u %s %-5s stages %2u grid %3u %-8s %s%s %8.2f us "
         "%5.2f TB/s %5.1f %% %6.1f TFLOP/s\n",
         r.m, r.n, r.k, args->segments, args->tile.rows, args->tile.tokens, args->tile.boxes,
-        args->tile.eager ? "eager" : "later", args->tile.order ? "waves" : "runs", args->stages,
-        args->grid, args->tile.partials ? "partials" : "sum", env.dependent ? "pdl " : "", extra,
-        us, (double)bytes / us * 1e-6, (double)bytes / us * 1e6 / BANDWIDTH * 100,
+        args->tile.eager ? "eager" : "later", orders[args->tile.order], args->stages, args->grid,
+        args->tile.partials ? "partials" : "sum", env.dependent ? "pdl " : "", extra, us,
+        (double)bytes / us * 1e-6, (double)bytes / us * 1e6 / BANDWIDTH * 100,
         2e-6 * r.m * r.n * r.k / us);
     fflush(stdout);
     rp_arena_deinit(&memory);

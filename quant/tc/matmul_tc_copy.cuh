@@ -8,9 +8,10 @@
 
 namespace {
 
-/* The number of live token tiles is known only after the wait; at least one is processed. */
+/* The number of live token tiles is known only after the wait; at least one is processed. Not
+ * looked at in ORDER_ONCE. */
 __device__ __forceinline__ uint32_t wait_for_live(const rp_matmul_tc_args &args) {
-    if (args.token_tiles == 1)
+    if (args.token_tiles == 1 || args.tile.order == RP_MATMUL_ORDER_ONCE)
         return 0;
     rp_pdl_wait();
     return *args.live;

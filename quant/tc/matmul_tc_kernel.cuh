@@ -18,7 +18,9 @@
  * Work is a list of (tile, K segment), tile-major. In ORDER_RUNS each block takes an equal,
  * contiguous run of it. A tile that is split belongs to the block with its segment 0; the following
  * blocks compute their part of the tile first and store each segment in shares[block], so the
- * owner, which computes the tile last, finds them there and adds them in order.
+ * owner, which computes the tile last, finds them there and adds them in order. The owner takes 1
+ * to 2 us for each segment that it adds. So GEMMs of few outputs have ORDER_ONCE: small tiles, one
+ * for each block, with all of K.
  *
  * 8-bit values have the layout of half as many bf16: boxes, stages and work are the same. A
  * segment's sum is converted to f32 when complete, with the scales of its row and its weight; the

@@ -57,8 +57,8 @@ struct run {
 
 /* The tiles of one block in its order. */
 struct walk {
-    uint32_t at, end, step; /* units in ORDER_RUNS, tiles in ORDER_WAVES */
-    uint32_t token_tiles;   /* alive */
+    uint32_t at, end, step; /* units in ORDER_RUNS, else tiles */
+    uint32_t token_tiles;   /* alive; in ORDER_ONCE all */
     uint32_t share;         /* units of a block in ORDER_RUNS */
 };
 
@@ -66,7 +66,7 @@ template <typename Shape>
 __device__ __forceinline__ walk walk_begin(const rp_matmul_tc_args &args, uint32_t live) {
     walk w;
     w.token_tiles = args.token_tiles;
-    if (w.token_tiles > 1)
+    if (w.token_tiles > 1 && args.tile.order != RP_MATMUL_ORDER_ONCE)
         w.token_tiles = min(w.token_tiles, RP_CEIL_DIV(live, (uint32_t)Shape::TOKENS));
     uint32_t tiles = args.row_tiles * w.token_tiles, units = tiles * args.segments;
     w.share = RP_CEIL_DIV(units, gridDim.x);

@@ -106,16 +106,18 @@ static void every_tile_and_order_gives_the_same_bits(void **state) {
         struct matmul_data d = matmul_make(&p);
         float *first = NULL;
         for (size_t t = 0; t < RP_ARRAY_COUNT(all_tiles); t++)
-            for (int variant = 0; variant < 4; variant++) {
+            for (int variant = 0; variant < 5; variant++) {
                 if (tiny && variant % 2 != (int)(c + t) % 2)
                     continue;
                 struct rp_matmul_tile tile = matmul_tile(all_tiles[t].tokens, all_tiles[t].rows,
                                                          all_tiles[t].boxes, all_tiles[t].eager);
-                tile.order = variant % 2 ? RP_MATMUL_ORDER_WAVES : RP_MATMUL_ORDER_RUNS;
+                tile.order = variant == 4  ? RP_MATMUL_ORDER_ONCE
+                             : variant % 2 ? RP_MATMUL_ORDER_WAVES
+                                           : RP_MATMUL_ORDER_RUNS;
                 tile.partials = variant == 2;
                 tile.stages = variant == 3 ? 2 : 0;
                 tile.flight_early = variant == 1;
-                tile.flight = (uint32_t[]){3, 2, 0, 2}[variant]; /* two of two: no cap */
+                tile.flight = (uint32_t[]){3, 2, 0, 2, 0}[variant]; /* two of two: no cap */
                 struct matmul_how how = {.tile = &tile, .times = tiny ? 1 : 3};
                 float *result = matmul_run(&p, &d, how);
                 char what[64];
@@ -183,9 +185,9 @@ static void a_sum_is_its_segments_in_rising_order(void **state) {
 
 static void a_row_does_not_depend_on_how_many_there_are_or_where_it_stands(void **state) {
     (void)state;
-    static const uint32_t shapes[][2] = {{576, 2048}, {4096, 1032}};
+    static const uint32_t shapes[][2] = {{576, 2048}, {4096, 1032}, {64, 2048}, {1, 2048}};
     bool tiny = rp_gpu_is_tiny();
-    for (size_t s = 0; s < RP_ARRAY_COUNT(shapes); s++) {
+    for (size_t s = 0; s < (tiny ? 2 : RP_ARRAY_COUNT(shapes)); s++) {
         struct matmul_case p = dense(300, tiny ? 136 : shapes[s][0], tiny ? 520 : shapes[s][1], 0);
         struct matmul_data d = matmul_make(&p);
         unsigned char *in = d.plain_device;
@@ -204,6 +206,59 @@ static void a_row_does_not_depend_on_how_many_there_are_or_where_it_stands(void 
                         matmul_run(&some, &d, (struct matmul_how){0}), "a part of 300 rows");
         }
         free(all);
+        matmul_free(&d);
+    }
+}
+
+/* Routers, gates, narrow projections: the first five of K = 2,048 are planned in ORDER_ONCE. */
+static const struct {
+    uint32_t n, k;
+} narrow[] = {{1, 2048},   {64, 2048},  {128, 2048}, {256, 2048},
+              {576, 2048}, {2048, 512}, {96, 2816},  {67, 1096}};
+static const uint32_t narrow_rows[] = {33, 64, 65, 128, 129, 256, 257, 512};
+
+static void few_outputs_have_the_same_bits_with_any_number_of_rows(void **state) {
+    (void)state;
+    bool tiny = rp_gpu_is_tiny();
+    for (size_t i = 0; i < RP_ARRAY_COUNT(narrow) * RP_ARRAY_COUNT(narrow_rows); i++) {
+        size_t s = i / RP_ARRAY_COUNT(narrow_rows), r = i % RP_ARRAY_COUNT(narrow_rows);
+        if (tiny && (narrow[s].n > 128 || r % 4 != s % 4))
+            continue;
+        struct matmul_case p =
+            dense(narrow_rows[r], narrow[s].n, tiny ? 520 : narrow[s].k, tiny ? 256 : 0);
+        p.live -= r % 2 ? p.live / 3 : 0; /* whole tiles of dead rows, too */
+        struct matmul_data d = matmul_make(&p);
+        for (int variant = 0; variant < 4; variant++) {
+            p.out_dtype = variant == 1 ? BF16 : RP_DTYPE_F32;
+            p.bias = variant == 1;
+            p.accumulate = variant == 2;
+            p.partials = variant == 3;
+            struct rp_matmul_tile tile = matmul_tile(64, 64, 2, true);
+            float *truth = matmul_run(&p, &d, (struct matmul_how){.tile = &tile});
+            matmul_same(&p, &d, truth, matmul_run(&p, &d, (struct matmul_how){.times = 2}),
+                        "few outputs");
+            free(truth);
+        }
+        matmul_free(&d);
+    }
+}
+
+static void few_outputs_are_not_cut_up(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 5 * RP_ARRAY_COUNT(narrow_rows); i++) {
+        struct matmul_case p = dense(narrow_rows[i / 5], narrow[i % 5].n, narrow[i % 5].k, 0);
+        p.sm_count = 132;
+        struct matmul_data d = matmul_make(&p);
+        struct rp_matmul_cuda op = matmul_describe(&p, &d, false);
+        struct rp_cuda_launch launch;
+        struct rp_cuda_partials partials;
+        op.out = (struct rp_values){.data = d.plain_device, .stride = p.n, .dtype = RP_DTYPE_F32};
+        assert_int_equal(rp_matmul_cuda_plan(&op, &matmul_env.memory, &launch, &partials, NULL),
+                         RP_OK);
+        assert_string_equal(launch.kernel, "matmul_tc");
+        const struct rp_matmul_tc_args *args = launch.args;
+        assert_int_equal(args->tile.order, RP_MATMUL_ORDER_ONCE);
+        assert_true(args->segments > 1 && args->grid <= 132);
         matmul_free(&d);
     }
 }
@@ -240,4 +295,6 @@ MATMUL_TEST_MAIN(cmocka_unit_test(segments_are_a_property_of_the_matrix),
                  cmocka_unit_test(every_tile_and_order_gives_the_same_bits),
                  cmocka_unit_test(wide_tiles_of_one_segment_give_the_same_bits),
                  cmocka_unit_test(a_row_does_not_depend_on_how_many_there_are_or_where_it_stands),
+                 cmocka_unit_test(few_outputs_have_the_same_bits_with_any_number_of_rows),
+                 cmocka_unit_test(few_outputs_are_not_cut_up),
                  cmocka_unit_test(a_hundred_runs_give_the_same_bits))
