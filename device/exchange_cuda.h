@@ -10,6 +10,8 @@
  *              of its thread blocks, waits for theirs, and reads the blocks of all ranks.
  *   TWO_SHOT   the same, but a row has an owner, which alone adds it up. After a second meeting all
  *              ranks read the f32 sum from the owner.
+ *   PUSHED     the GEMM that computes what a rank gives stores it into the block of its peer, too,
+ *              while it computes the tiles that follow (rp_matmul_cuda.copy). Of two ranks.
  *   LIBRARY    where GPUs cannot map each other's memory: a rank puts what it gives into its own
  *              part of a block, a library gathers the parts of all ranks there, and a second kernel
  *              goes on as in ONE_SHOT.
@@ -44,6 +46,7 @@ enum rp_exchange_way {
     RP_EXCHANGE_PACKETS,
     RP_EXCHANGE_ONE_SHOT,
     RP_EXCHANGE_TWO_SHOT,
+    RP_EXCHANGE_PUSHED,
     RP_EXCHANGE_LIBRARY
 };
 
@@ -122,7 +125,7 @@ int rp_exchange_cuda_run(const void *args, struct CUstream_st *stream);
  * accesses. norm.behind_product: what was complete when the GEMM directly before began may be read
  * before the wait; no exchange was launched after that GEMM. */
 struct rp_exchange_norm_cuda {
-    struct rp_add_norm_cuda norm;
+    struct rp_add_norm_cuda norm; /* PUSHED: the term has the payload's type */
     struct rp_cuda_exchange exchange;
     enum rp_exchange_part part; /* set by the launcher */
 };

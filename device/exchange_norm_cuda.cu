@@ -147,6 +147,26 @@ static __global__ void __launch_bounds__(RP_NORM_TEAM_MAX / BLOCKS, BLOCKS)
         rp_exchange_end(exchange, number, arrived, blocks);
 }
 
+/* The same where the peer has stored what it gives into this rank's block. A sum of two needs no
+ * order. */
+template <int OWN>
+static __device__ __forceinline__ void take_pushed(const rp_exchange_norm_cuda &args,
+                                                   uint32_t number, uint32_t row, uint32_t begin,
+                                                   uint32_t step, float4 (&sum)[OWN]) {
+    uint32_t cols = args.norm.cols;
+    size_t first = (size_t)row * cols;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        uint32_t col = begin + step * i;
+        sum[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (col >= cols)
+            continue;
+        sum[i] = rp_add4(sum[i], rp_load4<true>(args.norm.term, row, col, col + 4));
+        sum[i] = rp_add4(sum[i], rp_exchange_take<true>(args.exchange, number, args.exchange.rank,
+                                                        first + col, col, cols));
+    }
+}
+
 /* What a thread block does of a row's exchange, before the ranks meet and in between. */
 template <int OWN>
 static __device__ __forceinline__ void put_row(const rp_exchange_norm_cuda &args, uint32_t number,
@@ -192,6 +212,8 @@ complete_row(const rp_exchange_norm_cuda &args, typename rp_norm_team<1, FOLD>::
             if (begin + step * i < norm.cols)
                 sum[i] = rp_exchange_take_sum<true>(args.exchange, number, row, begin + step * i,
                                                     norm.cols);
+    } else if (args.exchange.way == RP_EXCHANGE_PUSHED) {
+        take_pushed<OWN>(args, number, row, begin, step, sum);
     } else {
         take_sum<OWN>(args, number, row, begin, step, sum);
     }
@@ -216,9 +238,10 @@ static __global__ void __launch_bounds__(RP_NORM_TEAM_MAX / FOLD, SHARE)
     uint32_t live = rp_live_count(args.norm.rows.step, args.norm.rows.rows);
     uint32_t number = rp_exchange_number(exchange), blocks = min(live, gridDim.x);
     bool two = exchange.way == RP_EXCHANGE_TWO_SHOT;
+    bool puts = args.part != RP_EXCHANGE_AFTER && exchange.way != RP_EXCHANGE_PUSHED;
     if (blockIdx.x >= live)
         return;
-    for (uint32_t row = blockIdx.x; row < live && args.part != RP_EXCHANGE_AFTER; row += gridDim.x)
+    for (uint32_t row = blockIdx.x; row < live && puts; row += gridDim.x)
         put_row<OWN>(args, number, row, begin, step);
     if (args.part == RP_EXCHANGE_BEFORE)
         return;

@@ -443,11 +443,21 @@ static bool is_once(const struct rp_matmul_cuda *op) {
     return rp_matmul_cuda_choose(op).order == RP_MATMUL_ORDER_ONCE;
 }
 
+static bool is_wide(const struct rp_matmul_cuda *op) {
+    return rp_matmul_wide_cuda_fits(op) && !is_once(op);
+}
+
+bool rp_matmul_cuda_copies(const struct rp_matmul_cuda *op) {
+    return op->weight->dtype != RP_DTYPE_BLOCKS && !rp_matmul_mid_takes(op) && is_wide(op) &&
+           !op->gated && !op->accumulate && op->weight->rows % 8 == 0;
+}
+
 int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory,
                         struct rp_cuda_launch *out_launch, struct rp_cuda_partials *out_partials,
                         struct rp_error *err) {
     RP_ASSERT(!op->gated || rp_matmul_cuda_gates(op));
     RP_ASSERT(!op->norm.weight || rp_matmul_cuda_norms(op));
+    RP_ASSERT(!op->copy.to || (rp_matmul_cuda_copies(op) && op->out.dtype == RP_DTYPE_BF16));
     RP_ASSERT(!is_w8a8(op->weight) || op->in_scales || op->norm.weight ||
               rp_matmul_cuda_quantizes(op));
     if (op->weight->dtype == RP_DTYPE_BLOCKS)
@@ -459,7 +469,7 @@ int rp_matmul_cuda_plan(const struct rp_matmul_cuda *op, struct rp_arena *memory
         if (status != RP_STATUS_UNSUPPORTED || op->gated)
             return status;
     }
-    if (rp_matmul_wide_cuda_fits(op) && !is_once(op))
+    if (is_wide(op))
         return rp_matmul_wide_cuda_plan(op, 0, segment, memory, out_launch, err);
     if (rp_matmul_rows_pays(op))
         return rp_matmul_cuda_plan_rows(op, segment, memory, out_launch, err);

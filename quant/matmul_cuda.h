@@ -62,6 +62,14 @@ struct rp_matmul_norm {
     float eps, weight_offset;
 };
 
+/* Another place for a GEMM's output in bf16: (max_rows, n) without gaps, at to + (*number % 2) *
+ * bytes, a multiple of 16. It may be another GPU's memory. to NULL: there is none. */
+struct rp_matmul_copy {
+    unsigned char *to;
+    const uint32_t *number; /* on the device; constant while the kernel runs */
+    size_t bytes;
+};
+
 struct rp_matmul_cuda {
     struct rp_cuda_rows rows;
     struct rp_cuda_limits limits;
@@ -88,6 +96,8 @@ struct rp_matmul_cuda {
     /* Normed: the GEMM is of this norm's output, rounded to bf16, and `in` is not read. Only
      * where rp_matmul_cuda_norms says that a kernel does it. */
     struct rp_matmul_norm norm;
+    /* Where out is stored a second time; only where rp_matmul_cuda_copies says so. */
+    struct rp_matmul_copy copy;
     uint32_t segment; /* columns of K in a segment, of bf16 and of tiles; 0: the rule's */
     /* Weights in tiles: room for (n, k) bf16, where rp_matmul_cuda_weight_scratch wants it */
     void *weight_scratch;
@@ -111,6 +121,9 @@ size_t rp_matmul_cuda_weight_scratch(const struct rp_matmul_cuda *op);
 /* True when a plan for this GEMM with `gated` set exists; the choice depends on sizes, types and
  * alignment alone. */
 bool rp_matmul_cuda_gates(const struct rp_matmul_cuda *op);
+
+/* True when the plan can store a copy of the output. */
+bool rp_matmul_cuda_copies(const struct rp_matmul_cuda *op);
 
 /* The same for the norm before it. */
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op);

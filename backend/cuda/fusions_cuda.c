@@ -80,7 +80,7 @@ static bool leaves_partials(const struct rp_fuse_input *input, const struct rp_f
     struct rp_fused_op asked = *fused;
     asked.partials_to = 0;
     int status = rp_lower_plan_matmul(lowering_of(input), &asked, needs_quantized(input, fused),
-                                      &memory, &launch, &partials);
+                                      NULL, &memory, &launch, &partials);
     rp_arena_deinit(&memory);
     return status == RP_OK && partials.count != 0;
 }

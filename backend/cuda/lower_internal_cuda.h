@@ -39,6 +39,8 @@ struct lowering {
     struct rp_fused fused;
     /* For each fused operator: the partial sums that the operator in partials_to adds up. */
     struct rp_cuda_partials *partials;
+    /* The fused operator whose terms the GEMM before it has stored at the peer; RP_FUSED_NONE. */
+    uint32_t pushed_to;
     /* Quantized rows of the GEMM that runs next: one buffer for all. A kernel that fills it has
      * waited for all that read it, and a GEMM reads it after its own wait (device/cuda_launch.h).
      * NULL: no GEMM needs quantized rows. */
@@ -163,11 +165,11 @@ struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
                                                const struct rp_fused_op *fused, bool quantized);
 bool rp_lower_uses_library(const struct lowering *low, const struct rp_matmul_cuda *matmul);
 bool rp_lower_is_w8a8(const struct rp_op *linear);
-/* Adds the vectors and the workspace and chooses the kernel; arguments are allocated in
- * `memory`. */
+/* Adds the vectors and the workspace and chooses the kernel; arguments are allocated in `memory`.
+ * copy: where the output goes, too; NULL, or to NULL: nowhere. */
 int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused,
-                         bool quantized, struct rp_arena *memory, struct rp_cuda_launch *launch,
-                         struct rp_cuda_partials *partials);
+                         bool quantized, const struct rp_matmul_copy *copy, struct rp_arena *memory,
+                         struct rp_cuda_launch *launch, struct rp_cuda_partials *partials);
 int rp_lower_matmul(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_head_linear(struct lowering *low, const struct rp_fused_op *fused);
 

@@ -120,12 +120,16 @@ static size_t most_weight_scratch(const struct lowering *low, uint32_t rows) {
 }
 
 int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused,
-                         bool quantized, struct rp_arena *memory, struct rp_cuda_launch *launch,
-                         struct rp_cuda_partials *partials) {
+                         bool quantized, const struct rp_matmul_copy *copy, struct rp_arena *memory,
+                         struct rp_cuda_launch *launch, struct rp_cuda_partials *partials) {
     const struct rp_op *op = linear_of(low, fused), *first = member_of(low, fused, 0);
     const struct rp_step_config *step = &low->bindings->step.config;
     struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, fused, quantized);
     matmul.partials_wanted = fused->partials_to != RP_FUSED_NONE;
+    if (copy && copy->to) {
+        matmul.copy = *copy;
+        matmul.out.dtype = RP_DTYPE_BF16;
+    }
     matmul.workspace_bytes = rp_matmul_cuda_workspace_bytes(
         &low->device->limits, RP_MAX(step->token_capacity, step->logit_row_capacity),
         rp_lowering_widest_linear(low->program));
@@ -146,7 +150,7 @@ int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *f
         status = constant_of(low, first->vector, matmul.norm.cols, &matmul.norm.weight);
     if (status != RP_OK)
         return status;
-    if (rp_lower_uses_library(low, &matmul) && !matmul.gated) {
+    if (rp_lower_uses_library(low, &matmul) && !matmul.gated && !matmul.copy.to) {
         memset(partials, 0, sizeof *partials);
         status = rp_cublaslt_plan(low->device->cublaslt, &matmul, memory, launch, NULL);
         if (status != RP_STATUS_UNSUPPORTED)
@@ -190,17 +194,43 @@ static int order_rows(struct lowering *low, const struct rp_fused_op *fused) {
     return status;
 }
 
+/* Where the operator that follows sums up the outputs of two ranks, a GEMM of many rows stores its
+ * own at the peer while it runs: as bf16, to which each rank's part is rounded in any case. */
+static struct rp_matmul_copy copy_for_peer(const struct lowering *low,
+                                           const struct rp_fused_op *fused, uint32_t next) {
+    const struct rp_cuda_exchange *exchange = low->device->exchange;
+    const struct rp_matmul_cuda matmul =
+        rp_lower_describe_matmul(low, fused, fused->input_quantized);
+    struct rp_matmul_copy none = {NULL};
+    if (!exchange || exchange->ranks != 2 || exchange->library.gather ||
+        matmul.rows.max_rows <= exchange->resident || next == low->fused.count ||
+        fused->partials_to != RP_FUSED_NONE)
+        return none;
+    const struct rp_fused_op *reader = &low->fused.ops[next];
+    const struct rp_op *sum = member_of(low, reader, 0);
+    if (sum->kind != RP_OP_ALLREDUCE || reader->op_count != 3 ||
+        sum->u.exchange.payload != RP_DTYPE_BF16 ||
+        !rp_same_view(&sum->in[0], &last_of(low, fused)->out) || !rp_matmul_cuda_copies(&matmul))
+        return none;
+    return (struct rp_matmul_copy){.to = exchange->blocks[1 - exchange->rank],
+                                   .number = exchange->state,
+                                   .bytes = exchange->bytes};
+}
+
 int rp_lower_matmul(struct lowering *low, const struct rp_fused_op *fused) {
-    struct rp_cuda_partials *partials = &low->partials[fused - low->fused.ops];
+    uint32_t at = (uint32_t)(fused - low->fused.ops);
+    struct rp_cuda_partials *partials = &low->partials[at];
+    struct rp_matmul_copy copy = copy_for_peer(low, fused, at + 1);
     struct rp_cuda_launch launch;
+    low->pushed_to = copy.to ? at + 1 : RP_FUSED_NONE;
     int status = fused->input_quantized && fused->quantized_from == RP_FUSED_NONE
                      ? quantize_rows(low, fused)
                      : RP_OK;
     if (order_of(linear_of(low, fused)))
         status = order_rows(low, fused);
     if (status == RP_OK)
-        status = rp_lower_plan_matmul(low, fused, fused->input_quantized, &low->graph->memory,
-                                      &launch, partials);
+        status = rp_lower_plan_matmul(low, fused, fused->input_quantized, &copy,
+                                      &low->graph->memory, &launch, partials);
     RP_ASSERT(status != RP_OK || (partials->count != 0) == (fused->partials_to != RP_FUSED_NONE));
     return status == RP_OK ? append(low, fused, &launch) : status;
 }

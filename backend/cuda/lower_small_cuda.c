@@ -238,6 +238,10 @@ int rp_lower_allreduce_norm(struct lowering *low, const struct rp_fused_op *fuse
     uint32_t at = fused->ops[0];
     args.norm.behind_product = args.norm.behind_product && fused->ops[2] == at + 2 && at > 0 &&
                                op_at(low, at - 1)->kind == RP_OP_LINEAR;
+    if (low->pushed_to == (uint32_t)(fused - low->fused.ops)) {
+        args.exchange.way = RP_EXCHANGE_PUSHED;
+        args.norm.term.dtype = args.exchange.payload;
+    }
     return ADD_LAUNCH(low, fused,
                       args.norm.quantized.data ? "allreduce_norm_quantize" : "allreduce_norm",
                       rp_exchange_norm_cuda_run, args);

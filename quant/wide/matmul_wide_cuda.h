@@ -16,10 +16,13 @@ extern "C" {
 
 /* Frozen arguments; 64-byte aligned, for the tensor maps. */
 struct rp_matmul_wide_args {
-    CUtensorMap weight_map; /* (n, k); gated: rows of 8 gates, 8 ups in turns */
-    CUtensorMap in_map;     /* (max_rows, k) */
-    CUtensorMap out_map;    /* (max_rows, out_cols), where bulk_stores */
-    const uint32_t *live;   /* live rows, on the device */
+    CUtensorMap weight_map;      /* (n, k); gated: rows of 8 gates, 8 ups in turns */
+    CUtensorMap in_map;          /* (max_rows, k) */
+    CUtensorMap out_map;         /* (max_rows, out_cols), where bulk_stores */
+    CUtensorMap copy_maps[2];    /* of rp_matmul_copy, by *number % 2 */
+    const uint32_t *copy_number; /* NULL: no copy */
+    uint16_t *copies[2];
+    const uint32_t *live; /* live rows, on the device */
     struct rp_cuda_stamp stamp;
     const float *bias;
     void *out;

@@ -56,7 +56,11 @@ static int encode_maps(struct rp_matmul_wide_args *args, const struct rp_matmul_
                                 .strides = {op->out.stride * element},
                                 .box = {box / element, 64},
                                 .swizzle = box};
-    return rp_matmul_cuda_encode_map(&args->out_map, op->out.data, &out, err);
+    status = rp_matmul_cuda_encode_map(&args->out_map, op->out.data, &out, err);
+    out.strides[0] = (size_t)args->out_cols * element;
+    for (uint32_t i = 0; i < 2 && op->copy.to && status == RP_OK; i++)
+        status = rp_matmul_cuda_encode_map(&args->copy_maps[i], args->copies[i], &out, err);
+    return status;
 }
 
 static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cuda *op,
@@ -71,6 +75,11 @@ static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cu
     args->in_scales = op->in_scales;
     args->out = op->out.data;
     args->out_stride = op->out.stride;
+    if (op->copy.to) {
+        args->copy_number = op->copy.number;
+        for (uint32_t i = 0; i < 2; i++)
+            args->copies[i] = (uint16_t *)(void *)(op->copy.to + i * op->copy.bytes);
+    }
     args->out_bf16 = op->out.dtype == RP_DTYPE_BF16;
     args->accumulate = op->accumulate;
     args->gated = op->gated;

@@ -121,6 +121,12 @@ __device__ __forceinline__ void bulk_store(const rp_matmul_wide_args &args, uint
                 &args.out_map),
             "r"(x), "r"(y), "r"(from)
             : "memory");
+    if (args.copy_number)
+        asm volatile(
+            "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
+                &args.copy_maps[*args.copy_number % 2]),
+            "r"(x), "r"(y), "r"(from)
+            : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
@@ -176,6 +182,9 @@ __device__ __forceinline__ void store_box(const rp_matmul_wide_args &args, uint3
             uint16_t v;
             asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
             ((uint16_t *)args.out)[to] = v;
+            if (args.copy_number)
+                args.copies[*args.copy_number % 2]
+                           [(size_t)(token + row) * args.out_cols + col + c] = v;
         } else {
             float v;
             asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");

@@ -63,8 +63,64 @@ static void test_a_mask_sees_the_numbers_of_all_heads(void **state) {
             RP_DTYPE_F32, 1e-5);
 }
 
+/* --- prompts of more rows than SMs ----------------------------------------------------------- */
+
+enum { LONG = 700, LONG_PAGES = 12 };
+static const struct rp_bucket long_buckets[] = {{768, 4, 4, false}};
+static float long_logits[3][VOCAB];
+
+static void run_long(const struct rp_model_config *config, const struct rp_driver_config *way,
+                     float out[VOCAB]) {
+    int32_t prompt[LONG];
+    rp_driver_close(&driver);
+    rp_model_deinit(&model);
+    assert_int_equal(rp_model_random(config, RP_DTYPE_BF16, 5, 1024, &model, NULL), RP_OK);
+    rp_driver_open(&driver, &model, way);
+    for (uint32_t i = 0; i < LONG; i++)
+        prompt[i] = (int32_t)((i * 57 + 3) % VOCAB);
+    rp_driver_row(&driver, 0, prompt, LONG, true);
+    rp_driver_run(&driver, NULL);
+    memcpy(out, rp_driver_logits(&driver, 0), VOCAB * sizeof *out);
+}
+
+/* GEMMs of so many rows store what they give into the peer's memory (RP_EXCHANGE_PUSHED). */
+static void test_long_prompts_have_the_bits_of_unfused_operators(void **state) {
+    (void)state;
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        const struct rp_model_config config = {.family = RP_FAMILY_LLAMA,
+                                               .hidden = 4096,
+                                               .intermediate = 1024,
+                                               .layers = 2,
+                                               .heads = 8,
+                                               .kv_heads = 4,
+                                               .head_dim = 128,
+                                               .vocab = VOCAB,
+                                               .max_position = 1024,
+                                               .norm_eps = 1e-5f,
+                                               .rope = {.theta = 10000.0},
+                                               .quantization = fp8 ? RP_QUANT_FP8 : RP_QUANT_NONE,
+                                               .bos_id = RP_ID_NONE};
+        double difference = 0.0, norm = 0.0;
+        for (uint32_t i = 0; i < 3; i++) {
+            struct rp_driver_config way = way_of(i ? 2 : 1, RP_DTYPE_BF16);
+            way.pages_per_slot = LONG_PAGES;
+            way.buckets = long_buckets;
+            way.bucket_count = RP_ARRAY_COUNT(long_buckets);
+            way.no_fusion = i == 2;
+            run_long(&config, &way, long_logits[i]);
+        }
+        assert_memory_equal(long_logits[1], long_logits[2], sizeof long_logits[1]);
+        for (uint32_t v = 0; v < VOCAB; v++) {
+            difference += pow((double)long_logits[0][v] - long_logits[1][v], 2);
+            norm += pow((double)long_logits[0][v], 2);
+        }
+        assert_true(sqrt(difference / norm) <= (fp8 ? 5e-2 : 1.5e-2));
+    }
+}
+
 RP_GPU_TEST_MAIN(
     set_up, NULL,
+    cmocka_unit_test_teardown(test_long_prompts_have_the_bits_of_unfused_operators, teardown),
     cmocka_unit_test_teardown(test_every_family_gives_the_logits_of_one_gpu, teardown),
     cmocka_unit_test_teardown(test_every_format_gives_the_logits_of_one_gpu_up_to_its_rounding,
                               teardown),
