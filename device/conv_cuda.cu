@@ -1,10 +1,11 @@
 /* CONV on CUDA. The tokens of a row are cut into segments of SEGMENT tokens, and a thread computes
  * four columns of one segment; it reads again the few tokens before the segment. A row's first
  * segment alone reads and writes its state: it also stores what the row leaves, which it computes
- * from the row's last inputs. */
-#include "device/recurrent_cuda.h"
-
-#include "device/cuda_vector.cuh"
+ * from the row's last inputs.
+ *
+ * Rows of one token have a kernel of their own, which has nothing to find: all that it reads is on
+ * its way at once. */
+#include "device/recurrent.cuh"
 
 #define THREADS 128u
 #define SEGMENT 8u
@@ -23,22 +24,17 @@ struct segment {
  * it. */
 static __device__ bool find_segment(const rp_conv_cuda &args, uint32_t index, segment *out) {
     const rp_step_view &step = args.rows.step;
-    uint32_t row_count = step.counts->row_count, row = index;
-    out->first = 0;
-    if (!args.decode) {
-        row = 0;
-        for (uint32_t base = 0; base < row_count; base += THREADS) {
-            uint32_t r = base + threadIdx.x;
-            row += (uint32_t)__syncthreads_count(r < row_count &&
-                                                 r + step.rows[r].token_begin / SEGMENT <= index);
-        }
-        row--; /* row 0 begins at index 0; without rows it wraps */
+    uint32_t row_count = step.counts->row_count, row = 0;
+    for (uint32_t base = 0; base < row_count; base += THREADS) {
+        uint32_t r = base + threadIdx.x;
+        row += (uint32_t)__syncthreads_count(r < row_count &&
+                                             r + step.rows[r].token_begin / SEGMENT <= index);
     }
+    row--; /* row 0 begins at index 0; without rows it wraps */
     if (row >= row_count)
         return false;
     out->row = step.rows[row];
-    if (!args.decode)
-        out->first = (index - row - out->row.token_begin / SEGMENT) * SEGMENT;
+    out->first = (index - row - out->row.token_begin / SEGMENT) * SEGMENT;
     return out->first < out->row.token_count;
 }
 
@@ -87,11 +83,12 @@ static __device__ __forceinline__ float *state_of(const rp_conv_cuda &args, uint
     return (float *)(step.state + place * step.config.state_stride + args.conv.state_offset);
 }
 
-/* The values before the segment's first token. */
+/* The values before the segment's first token. Also of a row that is finished, whose place may be
+ * anything. */
 template <uint32_t WIDTH, bool VEC>
 static __device__ __forceinline__ void load_window(const rp_conv_cuda &args, const segment &at,
                                                    float4 *window) {
-    bool zero = at.row.state_from == RP_STATE_ZERO;
+    bool zero = rp_state_is_zero(args.rows.step, at.row);
     const float *state = state_of(args, zero ? 0 : at.row.state_from);
 #pragma unroll
     for (uint32_t j = 0; j < WIDTH - 1; j++) {
@@ -126,6 +123,33 @@ static __device__ __forceinline__ void store_state(const rp_conv_cuda &args, con
 }
 
 template <uint32_t WIDTH, bool VEC>
+static __device__ __forceinline__ void store_window(const rp_conv_cuda &args, const segment &at,
+                                                    uint32_t place, const float4 *window) {
+    float *state = state_of(args, place);
+#pragma unroll
+    for (uint32_t j = 0; j < WIDTH - 1; j++)
+        rp_store4<VEC>(state, RP_DTYPE_F32, (size_t)j * args.cols + at.col, at.col, args.cols,
+                       window[j]);
+}
+
+/* The output before its gate: x comes after the window, whose oldest value it replaces. */
+template <uint32_t WIDTH>
+static __device__ __forceinline__ float4 advance(const rp_conv_cuda &args,
+                                                 const taps<WIDTH> &weight, float4 *window,
+                                                 float4 x) {
+    float4 y = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (uint32_t j = 0; j < WIDTH - 1; j++)
+        y = weight.add(y, j, window[j]);
+    y = weight.add(y, WIDTH - 1, x);
+#pragma unroll
+    for (uint32_t j = 1; j < WIDTH - 1; j++)
+        window[j - 1] = window[j];
+    window[WIDTH - 2] = x;
+    return args.conv.silu ? make_float4(silu(y.x), silu(y.y), silu(y.z), silu(y.w)) : y;
+}
+
+template <uint32_t WIDTH, bool VEC>
 static __device__ __forceinline__ void compute(const rp_conv_cuda &args, const segment &at,
                                                const taps<WIDTH> &weight, float4 *window) {
     uint32_t count = min(at.row.token_count - at.first, SEGMENT), cols = args.cols;
@@ -144,17 +168,7 @@ static __device__ __forceinline__ void compute(const rp_conv_cuda &args, const s
         for (uint32_t i = 0; i < FLIGHT; i++) {
             if (base + i >= count)
                 continue;
-            float4 y = make_float4(0, 0, 0, 0);
-#pragma unroll
-            for (uint32_t j = 0; j < WIDTH - 1; j++)
-                y = weight.add(y, j, window[j]);
-            y = weight.add(y, WIDTH - 1, x[i]);
-#pragma unroll
-            for (uint32_t j = 1; j < WIDTH - 1; j++)
-                window[j - 1] = window[j];
-            window[WIDTH - 2] = x[i];
-            if (args.conv.silu)
-                y = make_float4(silu(y.x), silu(y.y), silu(y.z), silu(y.w));
+            float4 y = advance<WIDTH>(args, weight, window, x[i]);
             if (args.conv.gated)
                 y = multiply(y, gate[i]);
             rp_store4<VEC>(args.out, at.row.token_begin + at.first + base + i, at.col, cols, y);
@@ -199,10 +213,44 @@ static __global__ void __launch_bounds__(THREADS) conv_kernel(rp_conv_cuda args)
     store_state<WIDTH, VEC>(args, at, at.row.slot, at.row.token_count, before);
 }
 
+template <uint32_t WIDTH, bool VEC>
+static __global__ void __launch_bounds__(THREADS) conv_decode_kernel(rp_conv_cuda args) {
+    rp_stamp stamp(args.rows.stamp);
+    const rp_step_view &step = args.rows.step;
+    segment at = {};
+    taps<WIDTH> weight;
+    float4 window[WIDTH - 1], gate = make_float4(0, 0, 0, 0);
+    at.col = (blockIdx.x * THREADS + threadIdx.x) * 4;
+    rp_pdl_trigger();
+    weight.template load<VEC>(args, min(at.col, args.cols)); /* constants */
+    stamp.wait();
+    stamp.look();
+    at.row = rp_state_row(step, blockIdx.y);
+    if (blockIdx.y >= step.counts->row_count || at.col >= args.cols)
+        return;
+    bool live = rp_token_is_live(step, at.row.token_begin);
+    load_window<WIDTH, VEC>(args, at, window);
+    float4 x = input<VEC>(args, at, 0);
+    if (args.conv.gated)
+        gate = rp_load4<VEC>(args.gate_out, at.row.token_begin, at.col, args.cols);
+    if (!live) {
+        store_zeros<VEC>(args, at);
+        return;
+    }
+    float4 y = advance<WIDTH>(args, weight, window, x);
+    rp_store4<VEC>(args.out, at.row.token_begin, at.col, args.cols,
+                   args.conv.gated ? multiply(y, gate) : y);
+    store_window<WIDTH, VEC>(args, at, at.row.slot, window);
+    if (at.row.save_at)
+        store_window<WIDTH, VEC>(args, at, at.row.save_to, window);
+}
+
 template <uint32_t WIDTH>
 static int start(const rp_conv_cuda &args, dim3 grid, bool vector, cudaStream_t stream) {
-    return rp_cuda_start(vector ? conv_kernel<WIDTH, true> : conv_kernel<WIDTH, false>, grid,
-                         dim3(THREADS), 0, stream, !args.rows.plain_edges, args);
+    auto kernel = vector ? conv_kernel<WIDTH, true> : conv_kernel<WIDTH, false>;
+    if (args.decode)
+        kernel = vector ? conv_decode_kernel<WIDTH, true> : conv_decode_kernel<WIDTH, false>;
+    return rp_cuda_start(kernel, grid, dim3(THREADS), 0, stream, !args.rows.plain_edges, args);
 }
 
 int rp_conv_cuda_run(const void *args_void, cudaStream_t stream) {

@@ -27,6 +27,7 @@ int rp_conv_cuda_run(const void *args, struct CUstream_st *stream);
 
 struct rp_gated_delta_cuda {
     struct rp_cuda_rows rows;
+    struct rp_cuda_limits limits; /* all zeros: no kernel that needs to know the GPU */
     struct rp_values qkv, ba;     /* f32 */
     struct rp_values out;         /* (max_rows, value_heads * value_dim) f32 */
     const float *a_log, *dt_bias; /* (value_heads) */

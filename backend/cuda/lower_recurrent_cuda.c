@@ -22,6 +22,7 @@ int rp_lower_conv(struct lowering *low, const struct rp_fused_op *fused) {
 int rp_lower_gated_delta(struct lowering *low, const struct rp_fused_op *fused) {
     const struct rp_op *op = member_of(low, fused, 0);
     struct rp_gated_delta_cuda args = {.rows = rows_of(low, op),
+                                       .limits = low->device->limits,
                                        .qkv = values_of(low, &op->in[0]),
                                        .ba = values_of(low, &op->in[1]),
                                        .out = values_of(low, &op->out),

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SLOTS = 16, PLACES = 2 * SLOTS, TOKENS = 256, PAD = 5 };
+enum { SLOTS = 16, PLACES = 2 * SLOTS, TOKENS = 256, PAD = 5, MANY = 10000 };
 #define FREE 0xFFFFFFFEu /* state_from of a row whose slot is finished */
 
 /* A row of a step. */
@@ -24,6 +24,8 @@ struct row {
 
 static struct rp_gpu_step step;
 static uint32_t state_of_random;
+/* Multiprocessors that a kernel is told the GPU has; few: each has many heads. */
+static uint32_t multiprocessors;
 
 static int tear_down(void **state) {
     (void)state;
@@ -221,7 +223,11 @@ static void *run_gpu(const struct operator_case *c, uint32_t first, bool decode)
         return out;
     }
     size_t vector = c->delta.value_heads * sizeof(float);
+    struct rp_cuda_limits limits;
+    rp_gpu_limits(&limits);
+    limits.sm_count = multiprocessors;
     const struct rp_gated_delta_cuda args = {.rows = rows_of(max_rows),
+                                             .limits = limits,
                                              .qkv = device_of(&c->in[0], first),
                                              .ba = device_of(&c->in[1], first),
                                              .out = to,
@@ -305,6 +311,11 @@ static void check_case(struct operator_case c) {
     check_rows(&c, decodes, RP_ARRAY_COUNT(decodes), false);
     check_rows(&c, prompts, 0, false);
     check_rows(&c, prompts, 0, true);
+    for (multiprocessors = 1; !c.conv.cols && multiprocessors < 8; multiprocessors += 3) {
+        check_rows(&c, decodes, RP_ARRAY_COUNT(decodes), true);
+        check_rows(&c, prompts, 0, true);
+    }
+    multiprocessors = MANY;
     close_case(&c);
 }
 
@@ -325,7 +336,7 @@ static void test_a_convolution_follows_the_cpu_and_leaves_its_states(void **stat
 static const struct delta_case deltas[] = {
     {2, 4, 3, 2, PAD},   {1, 1, 16, 32, 0}, {2, 6, 12, 20, 0},   {1, 2, 33, 40, 4},
     {2, 4, 128, 128, 0}, {1, 3, 64, 64, 0}, {1, 1, 200, 250, 0}, {1, 2, 256, 256, 4},
-    {1, 1, 17, 33, PAD}, {3, 3, 1, 1, 0}};
+    {1, 1, 17, 33, PAD}, {3, 3, 1, 1, 0},   {1, 3, 128, 128, 4}};
 
 static void test_a_gated_delta_rule_follows_the_cpu_and_leaves_its_states(void **state) {
     (void)state;
@@ -377,10 +388,13 @@ static void check_bits(struct operator_case c) {
         assert_memory_equal(out, whole, bytes);
         assert_memory_equal(carried, state, c.state_bytes);
     }
-    for (uint32_t token = 0; token < LENGTH; token++)
-        run_piece(&c, token, token + 1, true, carried, out);
-    assert_memory_equal(out, whole, bytes);
-    assert_memory_equal(carried, state, c.state_bytes);
+    for (multiprocessors = MANY; multiprocessors; multiprocessors = multiprocessors == MANY) {
+        for (uint32_t token = 0; token < LENGTH; token++)
+            run_piece(&c, token, token + 1, true, carried, out);
+        assert_memory_equal(out, whole, bytes);
+        assert_memory_equal(carried, state, c.state_bytes);
+    }
+    multiprocessors = MANY;
     /* the first row of a step */
     const struct row row = {LENGTH, RP_STATE_ZERO, 0, 0};
     open_step(&row, 1, c.state_bytes);
@@ -405,6 +419,7 @@ static void test_a_sequence_has_the_same_bits_wherever_it_is_cut(void **state) {
 static int set_up(void **state) {
     (void)state;
     state_of_random = 7;
+    multiprocessors = MANY;
     return 0;
 }
 
