@@ -37,7 +37,7 @@ extern "C" {
 #define RP_EXCHANGE_SLOTS     1024 /* most thread blocks of a kernel that exchanges */
 /* Largest payload of packets, which double the bytes sent: beyond it that costs more than the fence
  * and the read through the link that packets save (about 2 us). */
-#define RP_EXCHANGE_PACKETS_MAX ((size_t)64 << 10)
+#define RP_EXCHANGE_PACKETS_MAX ((size_t)1 << 20)
 /* Largest payload in one shot where two move fewer bytes: a second meeting costs about 2 us, the
  * time of 700 KB through a link of 373 GB/s. */
 #define RP_EXCHANGE_ONE_SHOT_MAX ((size_t)256 << 10)

@@ -15,7 +15,7 @@
 
 enum { RANKS_MAX = 4, TERMS = 3, SPLITS = 3, IN_A_ROW = 60, BENCH_NODES = 20, BENCH_REPLAYS = 20 };
 
-static const char *const way_names[] = {"packets", "one shot", "two shots", "NCCL"};
+static const char *const way_names[] = {"packets", "one shot", "two shots", "pushed", "NCCL"};
 
 /* --- a group --------------------------------------------------------------------------------- */
 
@@ -65,7 +65,7 @@ static float rounded(float x) { return rp_bf16_to_f32(rp_f32_to_bf16(x)); }
 /* One rank's tensors. */
 struct tensors {
     float *residual, *terms[TERMS], *partials, *weight, *scales;
-    uint16_t *out;
+    uint16_t *out, *payload; /* payload: what the rank gives, where a GEMM would have pushed it */
     unsigned char *quantized;
     struct rp_live_counts *counts;
 };
@@ -127,6 +127,7 @@ static void open_bed(struct bed *bed) {
         }
         at->weight = device_values(device, 2, bed->cols, bed->cols);
         at->out = device_bytes(device, count * sizeof *at->out);
+        at->payload = device_bytes(device, count * sizeof *at->payload);
         at->quantized = device_bytes(device, (size_t)bed->rows * RP_ALIGN_UP(bed->cols, 16u));
         at->scales = device_bytes(device, bed->rows * sizeof *at->scales);
         at->counts = device_bytes(device, sizeof *at->counts);
@@ -142,11 +143,38 @@ static void open_bed(struct bed *bed) {
         fail_msg("%s", err.text);
 }
 
+static float given(const struct bed *bed, uint32_t rank, uint32_t term, size_t i) {
+    float sum = value_at(term_salt(rank, term), i);
+    for (uint32_t p = 1; bed->partials && p < SPLITS; p++)
+        sum += value_at(partial_salt(rank, p), i);
+    return rounded(sum);
+}
+
+/* As a GEMM does: to memory of the rank and, for any number of the exchange, to the peer's. */
+static void push_payloads(struct bed *bed) {
+    size_t count = (size_t)bed->rows * bed->cols, live = (size_t)bed->live * bed->cols;
+    uint16_t *host = malloc(count * sizeof *host);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        const struct rp_cuda_exchange *exchange = bed->group->ranks[rank]->exchange;
+        memset(host, bed->zeros ? 0 : 0xFF, count * sizeof *host);
+        for (size_t i = 0; i < live && !bed->zeros; i++)
+            host[i] = rp_f32_to_bf16(given(bed, rank, 0, i));
+        for (uint32_t place = 0; place < 3; place++)
+            assert_int_equal(cudaMemcpy(place ? (void *)(exchange->blocks[1 - rank] +
+                                                         (place - 1) * exchange->bytes)
+                                              : bed->ranks[rank].payload,
+                                        host, count * sizeof *host, cudaMemcpyDefault),
+                             cudaSuccess);
+    }
+    free(host);
+}
+
 static void close_bed(struct bed *bed) {
     for (uint32_t rank = 0; rank < bed->group->count; rank++) {
         struct tensors *at = &bed->ranks[rank];
-        void *all[] = {at->residual, at->terms[0], at->terms[1],  at->terms[2], at->partials,
-                       at->weight,   at->out,      at->quantized, at->scales,   at->counts};
+        void *all[] = {at->residual,  at->terms[0], at->terms[1], at->terms[2],
+                       at->partials,  at->weight,   at->out,      at->payload,
+                       at->quantized, at->scales,   at->counts};
         for (size_t i = 0; i < RP_ARRAY_COUNT(all); i++)
             rp_cuda_free(bed->group->ranks[rank], all[i], RP_MEMORY_DEVICE);
     }
@@ -159,6 +187,7 @@ static bool can(const struct bed *bed, enum rp_exchange_way way) {
     if (exchange->library.gather)
         return way == RP_EXCHANGE_LIBRARY;
     return way == RP_EXCHANGE_ONE_SHOT || way == RP_EXCHANGE_TWO_SHOT ||
+           (way == RP_EXCHANGE_PUSHED && bed->group->count == 2) ||
            (way == RP_EXCHANGE_PACKETS && bed->rows <= exchange->resident &&
             (size_t)bed->rows * bed->cols * sizeof(uint16_t) <= RP_EXCHANGE_PACKETS_MAX);
 }
@@ -175,7 +204,9 @@ static struct rp_exchange_norm_cuda describe(const struct bed *bed, uint32_t ran
     norm->residual = (struct rp_values){at->residual, bed->cols, RP_DTYPE_F32};
     norm->term = (struct rp_values){at->terms[term], bed->cols, RP_DTYPE_F32};
     norm->out = (struct rp_values){at->out, bed->cols, RP_DTYPE_BF16};
-    if (bed->partials)
+    if (way == RP_EXCHANGE_PUSHED)
+        norm->term = (struct rp_values){at->payload, bed->cols, RP_DTYPE_BF16};
+    else if (bed->partials)
         norm->partials = (struct rp_cuda_partials){at->partials, NULL, SPLITS, count, bed->cols};
     norm->weight = at->weight;
     norm->cols = bed->cols;
@@ -235,13 +266,6 @@ static void free_results(struct results *results) {
     free(results->quantized);
 }
 
-static float given(const struct bed *bed, uint32_t rank, uint32_t term, size_t i) {
-    float sum = value_at(term_salt(rank, term), i);
-    for (uint32_t p = 1; bed->partials && p < SPLITS; p++)
-        sum += value_at(partial_salt(rank, p), i);
-    return rounded(sum);
-}
-
 static float residual_after(const struct bed *bed, float before, uint32_t term, size_t i) {
     float sum = 0.0f;
     for (uint32_t rank = 0; rank < bed->group->count; rank++)
@@ -269,6 +293,8 @@ static void check_norm(const struct bed *bed, const struct results *results) {
 
 static struct results run_way(struct bed *bed, enum rp_exchange_way way) {
     open_bed(bed);
+    if (way == RP_EXCHANGE_PUSHED)
+        push_payloads(bed);
     for (uint32_t rank = 0; rank < bed->group->count; rank++)
         start(bed, rank, way, 0);
     synchronize(bed->group);
@@ -293,7 +319,7 @@ static void compare_ways(struct bed *bed) {
     struct results first = run_way(bed, RP_EXCHANGE_ONE_SHOT);
     size_t live = (size_t)bed->live * bed->cols, stride = RP_ALIGN_UP(bed->cols, 16u);
     check_norm(bed, &first);
-    for (enum rp_exchange_way way = RP_EXCHANGE_PACKETS; way <= RP_EXCHANGE_TWO_SHOT; way++) {
+    for (enum rp_exchange_way way = RP_EXCHANGE_PACKETS; way <= RP_EXCHANGE_PUSHED; way++) {
         if (!can(bed, way) || way == RP_EXCHANGE_ONE_SHOT)
             continue;
         struct results other = run_way(bed, way);
@@ -423,9 +449,9 @@ static double time_way(struct bed *bed, enum rp_exchange_way way) {
 
 static void bench_group(uint32_t count, bool unmapped) {
     /* 8 KB to 128 MB of bf16 */
-    static const uint32_t shapes[][2] = {{1, 4096},    {2, 4096},   {1, 8192},   {8, 4096},
-                                         {32, 4096},   {128, 4096}, {512, 4096}, {4096, 4096},
-                                         {2048, 8192}, {8192, 8192}};
+    static const uint32_t shapes[][2] = {{1, 4096},    {2, 4096},    {1, 8192},   {8, 4096},
+                                         {32, 4096},   {32, 8192},   {128, 4096}, {512, 4096},
+                                         {4096, 4096}, {2048, 8192}, {8192, 8192}};
     struct group group;
     struct rp_error err = {0};
     if (open_group(&group, count, unmapped, &err) != RP_OK) {
