@@ -35,9 +35,10 @@ extern "C" {
 
 #define RP_EXCHANGE_RANKS_MAX 8
 #define RP_EXCHANGE_SLOTS     1024 /* most thread blocks of a kernel that exchanges */
-/* Largest payload of packets, which double the bytes sent: beyond it that costs more than the fence
- * and the read through the link that packets save (about 2 us). */
-#define RP_EXCHANGE_PACKETS_MAX ((size_t)1 << 20)
+/* Largest payload of packets, to all peers together. Packets double the bytes sent: beyond it that
+ * costs more than the fence and the read through the link that they save (about 2 us;
+ * bench/results, all-reduce of 8 KB to 128 MB). */
+#define RP_EXCHANGE_PACKETS_MAX ((size_t)512 << 10)
 /* Largest payload in one shot where two move fewer bytes: a second meeting costs about 2 us, the
  * time of 700 KB through a link of 373 GB/s. */
 #define RP_EXCHANGE_ONE_SHOT_MAX ((size_t)256 << 10)
@@ -88,7 +89,8 @@ static inline void rp_exchange_choose(struct rp_cuda_exchange *exchange, uint32_
     exchange->sums_at = RP_ALIGN_UP(whole, (size_t)256);
     exchange->way = RP_EXCHANGE_ONE_SHOT;
     if (rows <= exchange->resident &&
-        (size_t)rows * RP_ALIGN_UP(cols, 4u) * item <= RP_EXCHANGE_PACKETS_MAX)
+        (size_t)rows * RP_ALIGN_UP(cols, 4u) * item * (exchange->ranks - 1) <=
+            RP_EXCHANGE_PACKETS_MAX)
         exchange->way = RP_EXCHANGE_PACKETS;
     else if (whole > RP_EXCHANGE_ONE_SHOT_MAX && exchange->ranks * item > item + sizeof(float) &&
              exchange->sums_at + own_rows * cols * sizeof(float) <= exchange->bytes)

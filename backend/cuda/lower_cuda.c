@@ -342,6 +342,7 @@ int rp_cuda_lower(struct rp_device *device, struct rp_graph *graph,
                            .bindings = bindings,
                            .bucket = *bucket,
                            .layout = scratch_layout(program, bindings),
+                           .pushed_to = RP_FUSED_NONE,
                            .explain = options->explain,
                            .err = err};
     graph->nodes = rp_arena_calloc(&graph->memory,
