@@ -64,6 +64,8 @@ static const char *refuse_linear_add(const struct rp_fuse_input *input,
 static bool needs_quantized(const struct rp_fuse_input *input, const struct rp_fused_op *fused) {
     const struct lowering *low = lowering_of(input);
     const struct rp_op *first = member_of(low, fused, 0);
+    if (first->kind == RP_OP_EXPERT_GATE_UP)
+        return rp_lower_experts_are_w8a8(first);
     if (!rp_lower_is_w8a8(first)) /* W8A8 kernels that norm also quantize */
         return false;
     if (last_of(low, fused)->kind == RP_OP_ACTIVATION)

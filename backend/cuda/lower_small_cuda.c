@@ -28,15 +28,17 @@ int rp_lower_embed(struct lowering *low, const struct rp_fused_op *fused) {
     return ADD_LAUNCH(low, fused, "embed", rp_embed_cuda_run, args);
 }
 
-/* Where the output goes as quantized rows, in place of `out`, when a GEMM reads it so. */
+/* Where the output goes as quantized rows, when a GEMM reads it so; in place of `out` where nothing
+ * else reads it. */
 static struct rp_cuda_quantized quantized_output(const struct lowering *low,
                                                  const struct rp_fused_op *fused,
                                                  struct rp_values *out) {
     if (fused->quantized_to == RP_FUSED_NONE)
         return (struct rp_cuda_quantized){0};
     const struct rp_fused_op *reader = &low->fused.ops[fused->quantized_to];
-    out->data = NULL;
-    return rp_lower_quantize(low, op_at(low, rp_fused_find(low->program, reader, RP_OP_LINEAR)));
+    if (fused->quantized_alone)
+        out->data = NULL;
+    return rp_lower_quantize(low, op_at(low, rp_fused_reader(low->program, reader)));
 }
 
 int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused) {
