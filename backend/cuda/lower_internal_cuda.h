@@ -191,7 +191,7 @@ int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused); /* gat
 int rp_lower_add_norm(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_rope(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused);
-int rp_lower_glu(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_glu(struct lowering *low, const struct rp_fused_op *fused); /* norm_glu too */
 int rp_lower_add(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_gather(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_soft_cap(struct lowering *low, const struct rp_fused_op *fused);

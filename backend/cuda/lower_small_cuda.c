@@ -90,14 +90,27 @@ int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused) {
 }
 
 int rp_lower_glu(struct lowering *low, const struct rp_fused_op *fused) {
-    const struct rp_op *op = member_of(low, fused, 0);
+    const struct rp_op *norm = member_of(low, fused, 0), *op = last_of(low, fused);
+    bool normed = norm->kind == RP_OP_NORM;
     struct rp_glu_cuda args = {.rows = rows_of(low, op),
                                .gate = values_of(low, &op->in[0]),
-                               .up = values_of(low, &op->in[1]),
+                               .up = values_of(low, normed ? &norm->in[0] : &op->in[1]),
                                .out = values_of(low, &op->out),
                                .cols = op->out.cols,
                                .fn = op->u.activation.fn};
-    return ADD_LAUNCH(low, fused, "glu", rp_glu_cuda_run, args);
+    args.quantized = quantized_output(low, fused, &args.out);
+    int status = RP_OK;
+    if (normed) {
+        args.norm.group = norm->u.norm.group;
+        args.norm.eps = norm->u.norm.eps;
+        args.norm.weight_offset = norm->u.norm.weight_offset;
+        status = constant_of(low, norm->vector, args.norm.group, &args.norm.weight);
+    }
+    static const char *const names[2][2] = {{"glu", "glu_quantize"},
+                                            {"norm_glu", "norm_glu_quantize"}};
+    return status == RP_OK ? ADD_LAUNCH(low, fused, names[normed][args.quantized.data != NULL],
+                                        rp_glu_cuda_run, args)
+                           : status;
 }
 
 int rp_lower_add(struct lowering *low, const struct rp_fused_op *fused) {
