@@ -2,6 +2,7 @@
 
 #include "backend/fuse_internal.h"
 #include "base/memory.h"
+#include "quant/matrix.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -326,36 +327,53 @@ static void put_in_order(struct pass *pass) {
     }
 }
 
-/* The operator that defines what the matmul at `linear` reads, when it is the only one that reads
- * it. */
-static uint32_t find_producer(const struct pass *pass, uint32_t linear, struct rp_fuse_why *why) {
+/* -- quantized rows --------------------------------------------------------------------------- */
+
+/* What the buffer of quantized rows holds: those that the matmul `reader` read first. */
+struct quantized_rows {
+    uint32_t reader; /* index into the program; RP_FUSED_NONE: the buffer is empty */
+    uint32_t from;   /* the fused operator that stored them */
+    uint32_t until;  /* the last one so far that reads them */
+};
+
+/* The last operator before the matmul that writes a column of its rows. */
+static uint32_t definition_of(const struct pass *pass, uint32_t reader) {
     const struct rp_program *program = pass->program;
-    const struct rp_op *op = &program->ops[linear];
-    for (uint32_t at = linear; at-- > pass->input->begin;) {
-        const struct rp_op *producer = &program->ops[at];
-        if (!rp_views_overlap(&producer->out, &op->in[0]))
-            continue;
-        uint32_t reader = rp_first_reader(program, at + 1, &producer->out);
-        if (!rp_same_view(&producer->out, &op->in[0]) || producer->rows != op->rows)
-            rp_fuse_because(why, "%s makes other rows", producer->name);
-        else if (reader != linear)
-            rp_fuse_because(why, "%s reads them, too", program->ops[reader].name);
-        else if (is_read(pass, linear + 1, &op->in[0]))
-            rp_fuse_because(why, "%s reads them, too",
-                            program->ops[rp_first_reader(program, linear + 1, &op->in[0])].name);
-        else
+    for (uint32_t at = reader; at-- > pass->input->begin;)
+        if (rp_views_overlap(&program->ops[at].out, &program->ops[reader].in[0]))
             return at;
-        return RP_FUSED_NONE;
-    }
-    rp_fuse_because(why, "they come from another graph");
     return RP_FUSED_NONE;
 }
 
-/* The fused operator that can store the rows of the matmul at `linear` quantized. There is one
- * buffer for such rows: `busy_until` is the last fused operator that reads it. */
-static uint32_t find_quantizer(const struct pass *pass, uint32_t linear, uint32_t busy_until,
-                               struct rp_fuse_why *why) {
-    uint32_t at = find_producer(pass, linear, why);
+static bool are_held(const struct pass *pass, const struct quantized_rows *held, uint32_t reader) {
+    if (held->reader == RP_FUSED_NONE)
+        return false;
+    const struct rp_op *op = &pass->program->ops[reader];
+    const struct rp_op *first = &pass->program->ops[held->reader];
+    return rp_same_view(&op->in[0], &first->in[0]) && op->weight->dtype == first->weight->dtype &&
+           definition_of(pass, reader) == definition_of(pass, held->reader);
+}
+
+/* The operator that makes the rows which the matmul reads. */
+static uint32_t find_producer(const struct pass *pass, uint32_t reader, struct rp_fuse_why *why) {
+    const struct rp_program *program = pass->program;
+    const struct rp_op *op = &program->ops[reader];
+    uint32_t at = definition_of(pass, reader);
+    /* Rows of experts are choices, but those that they read are tokens. */
+    uint32_t rows = op->kind == RP_OP_LINEAR ? op->rows : program->tensors[op->in[0].tensor].rows;
+    if (at == RP_FUSED_NONE)
+        rp_fuse_because(why, "they come from another graph");
+    else if (!rp_same_view(&program->ops[at].out, &op->in[0]) || program->ops[at].rows != rows)
+        rp_fuse_because(why, "%s makes other rows", program->ops[at].name);
+    else
+        return at;
+    return RP_FUSED_NONE;
+}
+
+/* The fused operator that can store the rows of the matmul quantized. */
+static uint32_t find_quantizer(const struct pass *pass, uint32_t reader,
+                               const struct quantized_rows *held, struct rp_fuse_why *why) {
+    uint32_t at = find_producer(pass, reader, why);
     if (at == RP_FUSED_NONE)
         return RP_FUSED_NONE;
     const struct rp_op *producer = &pass->program->ops[at];
@@ -366,34 +384,72 @@ static uint32_t find_quantizer(const struct pass *pass, uint32_t linear, uint32_
         rp_fuse_because(why, "the kernel of %s does not quantize", producer->name);
     else if (!whole || pass->program->tensors[producer->out.tensor].dtype != RP_DTYPE_BF16)
         rp_fuse_because(why, "%s does not make whole rows of bf16", producer->name);
-    else if (busy_until != RP_FUSED_NONE && owner <= busy_until)
+    else if (fused->quantized_to != RP_FUSED_NONE)
+        rp_fuse_because(why, "other rows have replaced those of %s", producer->name);
+    else if (held->reader != RP_FUSED_NONE && owner <= held->until)
         rp_fuse_because(why, "the buffer of quantized rows is in use when %s runs", producer->name);
     else
         return owner;
     return RP_FUSED_NONE;
 }
 
+/* Whether the operator reads operand `at` from its tensor, not from the quantized rows. */
+static bool reads_tensor(const struct pass *pass, uint32_t op, uint32_t at) {
+    if (at > 0 || op >= pass->input->end)
+        return true;
+    const struct rp_fused_op *owner = &pass->out->ops[pass->owner[op - pass->input->begin]];
+    return owner->quantized_from == RP_FUSED_NONE || rp_fused_reader(pass->program, owner) != op;
+}
+
+/* Whether the output itself is read, not only its quantized rows. */
+static bool is_output_read(const struct pass *pass, const struct rp_fused_op *fused) {
+    const struct rp_program *program = pass->program;
+    const struct rp_view *out = &program->ops[last_of(fused)].out;
+    for (uint32_t at = last_of(fused) + 1; at < program->op_count; at++) {
+        const struct rp_op *op = &program->ops[at];
+        for (uint32_t i = 0; i < op->in_count; i++)
+            if (rp_views_overlap(&op->in[i], out) && reads_tensor(pass, at, i))
+                return true;
+        if (op->out.tensor == out->tensor && op->out.col <= out->col &&
+            op->out.col + op->out.cols >= out->col + out->cols)
+            return false;
+    }
+    return false;
+}
+
+/* Decides who stores the rows of fused operator `i`, a matmul that needs them quantized. */
+static void quantize_for(struct pass *pass, uint32_t i, struct quantized_rows *held) {
+    struct rp_fused_op *ops = pass->out->ops;
+    uint32_t reader = rp_fused_reader(pass->program, &ops[i]), from = RP_FUSED_NONE;
+    struct rp_fuse_why why = {.text = "fusion is off"};
+    ops[i].input_quantized = true;
+    if (!pass->input->no_fusion && are_held(pass, held, reader)) {
+        ops[i].quantized_from = held->from;
+        held->until = i;
+        return;
+    }
+    if (!pass->input->no_fusion)
+        from = find_quantizer(pass, reader, held, &why);
+    ops[i].quantized_from = from;
+    if (from != RP_FUSED_NONE)
+        ops[from].quantized_to = i;
+    else
+        snprintf(ops[i].why_not, sizeof ops[i].why_not,
+                 "its rows are quantized by a launch of their own: %.120s", why.text);
+    *held = (struct quantized_rows){reader, from == RP_FUSED_NONE ? i : from, i};
+}
+
 static void pass_quantized_rows(struct pass *pass) {
     struct rp_fused_op *ops = pass->out->ops;
-    uint32_t busy_until = RP_FUSED_NONE;
+    struct quantized_rows held = {.reader = RP_FUSED_NONE};
     bool (*needs)(const struct rp_fuse_input *, const struct rp_fused_op *) =
         pass->input->table->needs_quantized;
-    for (uint32_t i = 0; i < pass->out->count && needs; i++) {
-        struct rp_fuse_why why = {.text = "fusion is off"};
-        if (!has_matmul(pass, &ops[i]) || !needs(pass->input, &ops[i]))
-            continue;
-        uint32_t linear = rp_fused_find(pass->program, &ops[i], RP_OP_LINEAR);
-        uint32_t from =
-            pass->input->no_fusion ? RP_FUSED_NONE : find_quantizer(pass, linear, busy_until, &why);
-        ops[i].input_quantized = true;
-        ops[i].quantized_from = from;
-        if (from != RP_FUSED_NONE)
-            ops[from].quantized_to = i;
-        else
-            snprintf(ops[i].why_not, sizeof ops[i].why_not,
-                     "its rows are quantized by a launch of their own: %.120s", why.text);
-        busy_until = i;
-    }
+    for (uint32_t i = 0; i < pass->out->count && needs; i++)
+        if (rp_fused_reader(pass->program, &ops[i]) != RP_FUSED_NONE && needs(pass->input, &ops[i]))
+            quantize_for(pass, i, &held);
+    for (uint32_t i = 0; i < pass->out->count; i++)
+        ops[i].quantized_alone =
+            ops[i].quantized_to != RP_FUSED_NONE && !is_output_read(pass, &ops[i]);
 }
 
 static int run(struct pass *pass, struct rp_error *err) {
@@ -442,4 +498,9 @@ uint32_t rp_fused_find(const struct rp_program *program, const struct rp_fused_o
         if (program->ops[fused->ops[i]].kind == kind)
             return fused->ops[i];
     return RP_FUSED_NONE;
+}
+
+uint32_t rp_fused_reader(const struct rp_program *program, const struct rp_fused_op *fused) {
+    uint32_t linear = rp_fused_find(program, fused, RP_OP_LINEAR);
+    return linear != RP_FUSED_NONE ? linear : rp_fused_find(program, fused, RP_OP_EXPERT_GATE_UP);
 }

@@ -18,8 +18,9 @@
  * Two things besides tensors pass between fused operators, both in scratch memory of the backend:
  *   partial sums     a matmul leaves its split-K segments unsummed and the reader adds them up; they
  *                    lie in the matmuls' workspace, so no other matmul may run in between
- *   quantized rows   the producer of a matmul's input stores 8-bit rows and scales in place of its
- *                    output; there is one buffer, so nobody else may fill it in between
+ *   quantized rows   the producer of a matmul's input stores 8-bit rows and scales, beside its output
+ *                    or, where nobody reads that, in place of it; all matmuls that read the same
+ *                    rows share them; there is one buffer, so nobody else may fill it in between
  *
  * Memory: rp_fused owns its arrays. Thread: any. */
 #ifndef RP_BACKEND_FUSE_H
@@ -41,7 +42,7 @@ enum rp_fusion_form {
 enum rp_fusion_flags {
     RP_FUSION_STORES = 1,       /* the kernel stores what its last step reads: others may read it */
     RP_FUSION_RESIDUAL = 2,     /* the ADD adds an f32 term to an f32 tensor in place */
-    RP_FUSION_QUANTIZES = 4,    /* can store quantized rows in place of its output */
+    RP_FUSION_QUANTIZES = 4,    /* can store quantized rows beside its output or in place of it */
     RP_FUSION_PARTIALS_OUT = 8, /* may leave partial sums to the reader */
     RP_FUSION_PARTIALS_IN = 16, /* can read partial sums in place of operand `sums` of step 0 */
     RP_FUSION_PARTIALS_ONLY = 32, /* exists only with the partial sums that its flags name */
@@ -72,7 +73,8 @@ struct rp_fusion_table {
     uint32_t count;
     /* Whether the matmul of the candidate can store partial sums for its reader. NULL: no. */
     bool (*leaves_partials)(const struct rp_fuse_input *input, const struct rp_fused_op *candidate);
-    /* Whether the matmul of the candidate must be given quantized rows. NULL: no. */
+    /* Whether the matmul of the candidate (rp_fused_reader) must be given quantized rows. NULL:
+     * no. */
     bool (*needs_quantized)(const struct rp_fuse_input *input, const struct rp_fused_op *candidate);
 };
 
@@ -93,9 +95,12 @@ struct rp_fused_op {
     bool after_matmul;               /* a matmul runs earlier in [begin, end) */
     /* Indexes of fused operators, or RP_FUSED_NONE. */
     uint32_t partials_to, partials_from;
+    /* to: the first that reads the quantized rows which this one stores. from: the one that stored
+     * the rows, or the first that reads them, whose launch did. */
     uint32_t quantized_to, quantized_from;
     /* without quantized_from the rows are quantized by a launch of their own */
     bool input_quantized;
+    bool quantized_alone; /* with quantized_to: its output is not stored, since nobody reads it */
     char why_not[RP_FUSED_WHY_MAX]; /* why it is not fused, or not more of it; "": nothing to say */
 };
 
@@ -112,6 +117,10 @@ void rp_fused_deinit(struct rp_fused *fused); /* legal on a zeroed struct */
 /* The member of this kind; RP_FUSED_NONE: there is none. Index into the program. */
 uint32_t rp_fused_find(const struct rp_program *program, const struct rp_fused_op *fused,
                        enum rp_op_kind kind);
+
+/* The member whose first operand may be quantized rows: LINEAR or EXPERT_GATE_UP; RP_FUSED_NONE:
+ * there is none. Index into the program. */
+uint32_t rp_fused_reader(const struct rp_program *program, const struct rp_fused_op *fused);
 
 /* --- what the pass and the callbacks know of the dataflow */
 

@@ -195,11 +195,6 @@ int rp_rope_cuda_run(const void *args_void, cudaStream_t stream) {
                  BLOCK, stream, *args);
 }
 
-static __device__ __forceinline__ float4 activate4(rp_activation fn, float4 gate, float4 up) {
-    return make_float4(rp_activate(fn, gate.x) * up.x, rp_activate(fn, gate.y) * up.y,
-                       rp_activate(fn, gate.z) * up.z, rp_activate(fn, gate.w) * up.w);
-}
-
 template <bool VEC, bool PARTIALS>
 static __device__ __forceinline__ void activation_block(const rp_activation_cuda &args) {
     rp_stamp stamp(args.rows.stamp);
@@ -216,7 +211,7 @@ static __device__ __forceinline__ void activation_block(const rp_activation_cuda
         gate = rp_load4<VEC>(args.in, row, col, cols);
         up = rp_load4<VEC>(args.in, row, cols + col, 2 * cols);
     }
-    rp_store4<VEC>(args.out, row, col, cols, activate4(args.fn, gate, up));
+    rp_store4<VEC>(args.out, row, col, cols, rp_activate4(args.fn, gate, up));
 }
 
 template <bool VEC>
@@ -228,34 +223,6 @@ template <bool VEC>
 static __global__ void __launch_bounds__(BLOCK)
     activation_partials_kernel(rp_activation_cuda args) {
     activation_block<VEC, true>(args);
-}
-
-static __device__ __forceinline__ float4 sigmoid4(float4 gate, float4 up) {
-    return make_float4(
-        __fdividef(up.x, 1.0f + expf(-gate.x)), __fdividef(up.y, 1.0f + expf(-gate.y)),
-        __fdividef(up.z, 1.0f + expf(-gate.z)), __fdividef(up.w, 1.0f + expf(-gate.w)));
-}
-
-template <bool VEC> static __global__ void __launch_bounds__(BLOCK) glu_kernel(rp_glu_cuda args) {
-    rp_stamp stamp(args.rows.stamp);
-    uint32_t row = blockIdx.y, col = first_column(), cols = args.cols;
-    stamp.begin();
-    stamp.look();
-    if (!row_is_live(args.rows, row) || col >= cols)
-        return;
-    float4 gate = rp_load4<VEC>(args.gate, row, col, cols);
-    float4 up = rp_load4<VEC>(args.up, row, col, cols);
-    rp_store4<VEC>(args.out, row, col, cols,
-                   args.fn == RP_ACTIVATION_SIGMOID ? sigmoid4(gate, up)
-                                                    : activate4(args.fn, gate, up));
-}
-
-int rp_glu_cuda_run(const void *args_void, cudaStream_t stream) {
-    const rp_glu_cuda *args = (const rp_glu_cuda *)args_void;
-    bool vector = args->cols % 4 == 0 && rp_vector_ok(args->gate) && rp_vector_ok(args->up) &&
-                  rp_vector_ok(args->out);
-    return START(glu_kernel, vector, grid_of(args->cols, args->rows.max_rows), BLOCK, stream,
-                 *args);
 }
 
 /* Vector loads and no partials. */
@@ -275,8 +242,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         uint32_t col = first + step * i;
         if (col >= cols)
             continue;
-        float4 out = activate4(args.fn, rp_load4<true>(args.in, row, col, cols),
-                               rp_load4<true>(args.in, row, cols + col, 2 * cols));
+        float4 out = rp_activate4(args.fn, rp_load4<true>(args.in, row, col, cols),
+                                  rp_load4<true>(args.in, row, cols + col, 2 * cols));
         if (args.out.data)
             rp_store4<true>(args.out, row, col, cols, out);
         packed[i] = rp_pack_bf16(out);
@@ -305,7 +272,7 @@ static __device__ __forceinline__ float4 activation_again(const rp_activation_cu
         gate = rp_load4<false>(args.in, row, col, cols);
         up = rp_load4<false>(args.in, row, cols + col, 2 * cols);
     }
-    return activate4(args.fn, gate, up); /* of zeros, past the end: 0 */
+    return rp_activate4(args.fn, gate, up); /* of zeros, past the end: 0 */
 }
 
 /* Anything else: the values are computed twice. */

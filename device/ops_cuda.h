@@ -115,14 +115,26 @@ struct rp_activation_cuda {
 };
 int rp_activation_cuda_run(const void *args, struct CUstream_st *stream);
 
-/* out[c] = act(gate[c]) * up[c]; gate and up are f32. */
+/* out[c] = act(gate[c]) * up[c] */
 struct rp_glu_cuda {
     struct rp_cuda_rows rows;
     struct rp_values gate, up, out;
     uint32_t cols;
     enum rp_activation fn;
+    struct rp_cuda_quantized quantized; /* of out, whose data may be NULL then */
+    /* What is multiplied is up normed over groups of columns, as by rp_norm_cuda; it is not stored.
+     * group 0: up as it is. */
+    struct {
+        const float *weight;
+        uint32_t group;
+        float eps, weight_offset;
+    } norm;
 };
 int rp_glu_cuda_run(const void *args, struct CUstream_st *stream);
+/* Whether there is a kernel for the norm of these columns; f32 and strides of whole vectors. */
+static inline bool rp_glu_cuda_norms(uint32_t cols, uint32_t group) {
+    return group % 4 == 0 && group >= 4 && group <= 128 && cols % group == 0 && cols / group <= 128;
+}
 
 /* out[c] = cap * tanh(in[c] / cap), f32; in and out may be the same columns. */
 struct rp_soft_cap_cuda {

@@ -41,6 +41,12 @@ static __device__ __forceinline__ float rp_activate(enum rp_activation fn, float
     return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
+static __device__ __forceinline__ float4 rp_activate4(enum rp_activation fn, float4 gate,
+                                                      float4 up) {
+    return make_float4(rp_activate(fn, gate.x) * up.x, rp_activate(fn, gate.y) * up.y,
+                       rp_activate(fn, gate.z) * up.z, rp_activate(fn, gate.w) * up.w);
+}
+
 /* A gate's activation times its up, for every activation of a gated GEMM. NaN stays NaN. */
 static __device__ __forceinline__ float rp_gate(enum rp_activation fn, float gate, float up) {
     if (fn != RP_ACTIVATION_SWIGLU_CLAMPED)

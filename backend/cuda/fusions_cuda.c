@@ -64,6 +64,8 @@ static const char *refuse_linear_add(const struct rp_fuse_input *input,
 static bool needs_quantized(const struct rp_fuse_input *input, const struct rp_fused_op *fused) {
     const struct lowering *low = lowering_of(input);
     const struct rp_op *first = member_of(low, fused, 0);
+    if (first->kind == RP_OP_EXPERT_GATE_UP)
+        return rp_lower_experts_are_w8a8(first);
     if (!rp_lower_is_w8a8(first)) /* W8A8 kernels that norm also quantize */
         return false;
     if (last_of(low, fused)->kind == RP_OP_ACTIVATION)
@@ -114,6 +116,23 @@ static const char *refuse_add_norm(const struct rp_fuse_input *input,
         refuse_normed(input, &normed))
         return NULL;
     return "the norm is fused to its GEMM";
+}
+
+static bool takes_vectors(const struct lowering *low, const struct rp_view *view) {
+    return view->col % 4 == 0 && low->program->tensors[view->tensor].cols % 4 == 0;
+}
+
+/* What the kernel keeps in registers is what the norm's kernel stores: f32. */
+static const char *refuse_norm_glu(const struct rp_fuse_input *input,
+                                   const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_op *norm = member_of(low, fused, 0), *glu = last_of(low, fused);
+    return low->program->tensors[norm->out.tensor].dtype == RP_DTYPE_F32 &&
+                   rp_glu_cuda_norms(glu->out.cols, norm->u.norm.group) &&
+                   takes_vectors(low, &norm->in[0]) && takes_vectors(low, &glu->in[0]) &&
+                   takes_vectors(low, &glu->out)
+               ? NULL
+               : "the kernel has no norm of such groups";
 }
 
 /* [norm of q, norm of k,] rope of both, kv_write: columns of one f32 tensor, q then k then v. The
@@ -184,10 +203,6 @@ static const char *refuse_partials_alone(const struct rp_fuse_input *input,
     return fused->partials_from == RP_FUSED_NONE ? NULL : refuse_allreduce(input, fused);
 }
 
-static bool takes_vectors(const struct lowering *low, const struct rp_view *view) {
-    return view->col % 4 == 0 && low->program->tensors[view->tensor].cols % 4 == 0;
-}
-
 static const char *refuse_allreduce_norm(const struct rp_fuse_input *input,
                                          const struct rp_fused_op *fused) {
     const struct lowering *low = lowering_of(input);
@@ -215,7 +230,7 @@ static const char *refuse_allreduce_norm(const struct rp_fuse_input *input,
     X(KV_WRITE, "kv_write", 0, rp_lower_kv_write)                                                  \
     X(ATTENTION, "attention", 0, rp_lower_attention)                                               \
     X(ACTIVATION, "activation", RP_FUSION_QUANTIZES | RP_FUSION_PARTIALS_IN, rp_lower_activation)  \
-    X(GLU, "glu", 0, rp_lower_glu)                                                                 \
+    X(GLU, "glu", RP_FUSION_QUANTIZES, rp_lower_glu)                                               \
     X(ADD, "add", 0, rp_lower_add)                                                                 \
     X(GATHER_ROWS, "gather_rows", 0, rp_lower_gather)                                              \
     X(ALLREDUCE, "allreduce", RP_FUSION_PARTIALS_IN, rp_lower_exchange)                            \
@@ -244,6 +259,7 @@ enum fusion {
     ADD_GATHER_NORM,
     ADD_NORM,
     GATHER_NORM,
+    NORM_GLU,
     ROUTE_ORDER,
     EXPERT_SUM_ADD,
     ALLREDUCE_NORM,
@@ -302,6 +318,11 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
                      .flags = RP_FUSION_QUANTIZES,
                      .step_count = 2,
                      .steps = {{RP_OP_GATHER_ROWS, 0}, {RP_OP_NORM, 0}}},
+    [NORM_GLU] = {.name = "norm_glu",
+                  .flags = RP_FUSION_QUANTIZES,
+                  .step_count = 2,
+                  .steps = {{RP_OP_NORM, 0}, {RP_OP_GLU, 1}},
+                  .refuses = refuse_norm_glu},
     [ROUTE_ORDER] = {.name = "route_order",
                      .form = RP_FUSION_ROWS,
                      .flags = RP_FUSION_SERIAL | RP_FUSION_PARTIALS_IN,
@@ -350,6 +371,7 @@ static int (*const emitters[FUSION_COUNT])(struct lowering *, const struct rp_fu
     [ADD_GATHER_NORM] = rp_lower_add_norm,
     [ADD_NORM] = rp_lower_add_norm,
     [GATHER_NORM] = rp_lower_norm,
+    [NORM_GLU] = rp_lower_glu,
     [ROUTE_ORDER] = rp_lower_route_order,
     [EXPERT_SUM_ADD] = rp_lower_expert_sum,
     [ALLREDUCE_NORM] = rp_lower_allreduce_norm,

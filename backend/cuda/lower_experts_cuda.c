@@ -2,8 +2,8 @@
  * leaves the work list of the two GEMMs in scratch memory. */
 #include "backend/cuda/lower_internal_cuda.h"
 
-static bool quantizes(const struct rp_op *op) {
-    return rp_dtype_bytes(op->weight->dtype) == 1 && op->weight->input == RP_INPUT_QUANTIZED;
+bool rp_lower_experts_are_w8a8(const struct rp_op *gemm) {
+    return rp_dtype_bytes(gemm->weight->dtype) == 1 && gemm->weight->input == RP_INPUT_QUANTIZED;
 }
 
 static uint32_t row_stride(const struct rp_op *op) {
@@ -14,15 +14,16 @@ static bool is_gemm(const struct rp_op *op) {
     return op->kind == RP_OP_EXPERT_GATE_UP || op->kind == RP_OP_EXPERT_DOWN;
 }
 
-/* Bytes and number of the quantized rows of any layer. */
+/* Bytes and number of the quantized rows of any layer's second GEMM. Those of its first one are
+ * where other GEMMs have theirs. */
 static size_t quantized_rows(const struct lowering *low, size_t *bytes) {
     size_t tokens = low->bindings->step.config.token_capacity, most = 0;
     *bytes = 0;
     for (uint32_t i = 0; i < low->program->op_count; i++) {
         const struct rp_op *op = op_at(low, i);
-        if (!is_gemm(op) || !quantizes(op))
+        if (op->kind != RP_OP_EXPERT_DOWN || !rp_lower_experts_are_w8a8(op))
             continue;
-        size_t used = op->kind == RP_OP_EXPERT_DOWN ? op->u.experts.experts.used : 1;
+        size_t used = op->u.experts.experts.used;
         *bytes = RP_MAX(*bytes, RP_ALIGN_UP(tokens * used * row_stride(op), (size_t)256));
         most = RP_MAX(most, tokens * used);
     }
@@ -129,6 +130,15 @@ int rp_lower_route_order(struct lowering *low, const struct rp_fused_op *fused) 
     return ADD_LAUNCH(low, fused, "route_order", rp_route_order_cuda_run, args);
 }
 
+static struct rp_cuda_quantized quantized_of(const struct lowering *low, const struct rp_op *op) {
+    if (op->kind == RP_OP_EXPERT_GATE_UP)
+        return rp_lower_quantize(low, op);
+    return (struct rp_cuda_quantized){.data = low->experts.quantized,
+                                      .scales = low->experts.quantized_scales,
+                                      .stride = row_stride(op),
+                                      .dtype = op->weight->dtype};
+}
+
 /* A launch that quantizes the rows of a GEMM. */
 static int quantize_rows(struct lowering *low, const struct rp_fused_op *fused) {
     const struct rp_op *op = member_of(low, fused, 0);
@@ -136,10 +146,7 @@ static int quantize_rows(struct lowering *low, const struct rp_fused_op *fused) 
     struct rp_quantize_cuda args = {.rows = rows_of(low, op),
                                     .in = values_of(low, &op->in[0]),
                                     .cols = op->weight->cols,
-                                    .quantized = {.data = low->experts.quantized,
-                                                  .scales = low->experts.quantized_scales,
-                                                  .stride = row_stride(op),
-                                                  .dtype = op->weight->dtype},
+                                    .quantized = quantized_of(low, op),
                                     .each = used};
     args.rows.max_rows = low->bucket.tokens * used;
     int status = ADD_LAUNCH(low, fused, "quantize", rp_quantize_cuda_run, args);
@@ -150,16 +157,19 @@ static int quantize_rows(struct lowering *low, const struct rp_fused_op *fused) 
 
 int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused) {
     const struct rp_op *op = member_of(low, fused, 0);
-    bool down = op->kind == RP_OP_EXPERT_DOWN, quantized = quantizes(op);
+    bool down = op->kind == RP_OP_EXPERT_DOWN, quantized = rp_lower_experts_are_w8a8(op);
     int status = rp_lowering_check_input(low->program, op, low->err);
     const float *bias = NULL;
     if (status == RP_OK)
         status = constant_of(low, op->vector, op->weight->rows, &bias);
-    if (status == RP_OK && quantized)
+    if (status == RP_OK && quantized && fused->quantized_from == RP_FUSED_NONE)
         status = quantize_rows(low, fused);
     if (status != RP_OK)
         return status;
     struct rp_values in = values_of(low, &op->in[0]);
+    struct rp_cuda_quantized rows = {0};
+    if (quantized)
+        rows = quantized_of(low, op);
     struct rp_experts experts = op->u.experts.experts;
     struct rp_matmul_experts_cuda args = {.rows = rows_of(low, op),
                                           .limits = low->device->limits,
@@ -168,10 +178,9 @@ int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused) 
                                           .experts = experts,
                                           .order = values_of(low, &op->in[1]).data,
                                           .tiles = low->experts.tiles,
-                                          .in = quantized ? low->experts.quantized : in.data,
-                                          .in_stride = quantized ? row_stride(op) : in.stride,
-                                          .in_scales =
-                                              quantized ? low->experts.quantized_scales : NULL,
+                                          .in = quantized ? rows.data : in.data,
+                                          .in_stride = quantized ? rows.stride : in.stride,
+                                          .in_scales = rows.scales,
                                           .in_divisor = down ? 0 : experts.used,
                                           .by_choice = down,
                                           .out = values_of(low, &op->out),

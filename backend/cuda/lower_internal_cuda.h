@@ -158,7 +158,8 @@ int rp_lower_sample(struct lowering *low, const struct rp_fused_op *fused);
 /* --- lower_matmul_cuda.c */
 /* Room for the quantized and the ordered rows of any GEMM, where one needs them. */
 int rp_lower_rows_open(struct lowering *low);
-struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low, const struct rp_op *linear);
+/* The quantized rows of a GEMM, of experts' first one too. */
+struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low, const struct rp_op *reader);
 /* Describes the GEMM of a fused operator, on quantized rows or on its rows as they are, without
  * what has to be allocated or uploaded. */
 struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
@@ -175,6 +176,7 @@ int rp_lower_head_linear(struct lowering *low, const struct rp_fused_op *fused);
 
 /* --- lower_experts_cuda.c */
 int rp_lower_experts_open(struct lowering *low);
+bool rp_lower_experts_are_w8a8(const struct rp_op *gemm);
 int rp_lower_route(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_expert_order(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_route_order(struct lowering *low, const struct rp_fused_op *fused);
@@ -191,7 +193,7 @@ int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused); /* gat
 int rp_lower_add_norm(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_rope(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused);
-int rp_lower_glu(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_glu(struct lowering *low, const struct rp_fused_op *fused); /* norm_glu too */
 int rp_lower_add(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_gather(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_soft_cap(struct lowering *low, const struct rp_fused_op *fused);

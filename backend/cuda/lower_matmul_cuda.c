@@ -36,7 +36,8 @@ int rp_lower_rows_open(struct lowering *low) {
     uint32_t widest = 0, widest_ordered = 0;
     for (uint32_t i = 0; i < low->program->op_count; i++) {
         const struct rp_op *op = op_at(low, i);
-        if (rp_lower_is_w8a8(op))
+        if (rp_lower_is_w8a8(op) ||
+            (op->kind == RP_OP_EXPERT_GATE_UP && rp_lower_experts_are_w8a8(op)))
             widest = RP_MAX(widest, op->weight->cols);
         if (order_of(op))
             widest_ordered = RP_MAX(widest_ordered, ordered_stride(op->weight->cols));
@@ -58,11 +59,11 @@ int rp_lower_rows_open(struct lowering *low) {
     return RP_OK;
 }
 
-struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low, const struct rp_op *linear) {
+struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low, const struct rp_op *reader) {
     return (struct rp_cuda_quantized){.data = low->quantized,
                                       .scales = low->quantized_scales,
-                                      .stride = quantized_stride(linear->weight->cols),
-                                      .dtype = linear->weight->dtype};
+                                      .stride = quantized_stride(reader->weight->cols),
+                                      .dtype = reader->weight->dtype};
 }
 
 static const struct rp_op *linear_of(const struct lowering *low, const struct rp_fused_op *fused) {

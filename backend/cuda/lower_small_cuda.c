@@ -28,15 +28,17 @@ int rp_lower_embed(struct lowering *low, const struct rp_fused_op *fused) {
     return ADD_LAUNCH(low, fused, "embed", rp_embed_cuda_run, args);
 }
 
-/* Where the output goes as quantized rows, in place of `out`, when a GEMM reads it so. */
+/* Where the output goes as quantized rows, when a GEMM reads it so; in place of `out` where nothing
+ * else reads it. */
 static struct rp_cuda_quantized quantized_output(const struct lowering *low,
                                                  const struct rp_fused_op *fused,
                                                  struct rp_values *out) {
     if (fused->quantized_to == RP_FUSED_NONE)
         return (struct rp_cuda_quantized){0};
     const struct rp_fused_op *reader = &low->fused.ops[fused->quantized_to];
-    out->data = NULL;
-    return rp_lower_quantize(low, op_at(low, rp_fused_find(low->program, reader, RP_OP_LINEAR)));
+    if (fused->quantized_alone)
+        out->data = NULL;
+    return rp_lower_quantize(low, op_at(low, rp_fused_reader(low->program, reader)));
 }
 
 int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused) {
@@ -88,14 +90,27 @@ int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused) {
 }
 
 int rp_lower_glu(struct lowering *low, const struct rp_fused_op *fused) {
-    const struct rp_op *op = member_of(low, fused, 0);
+    const struct rp_op *norm = member_of(low, fused, 0), *op = last_of(low, fused);
+    bool normed = norm->kind == RP_OP_NORM;
     struct rp_glu_cuda args = {.rows = rows_of(low, op),
                                .gate = values_of(low, &op->in[0]),
-                               .up = values_of(low, &op->in[1]),
+                               .up = values_of(low, normed ? &norm->in[0] : &op->in[1]),
                                .out = values_of(low, &op->out),
                                .cols = op->out.cols,
                                .fn = op->u.activation.fn};
-    return ADD_LAUNCH(low, fused, "glu", rp_glu_cuda_run, args);
+    args.quantized = quantized_output(low, fused, &args.out);
+    int status = RP_OK;
+    if (normed) {
+        args.norm.group = norm->u.norm.group;
+        args.norm.eps = norm->u.norm.eps;
+        args.norm.weight_offset = norm->u.norm.weight_offset;
+        status = constant_of(low, norm->vector, args.norm.group, &args.norm.weight);
+    }
+    static const char *const names[2][2] = {{"glu", "glu_quantize"},
+                                            {"norm_glu", "norm_glu_quantize"}};
+    return status == RP_OK ? ADD_LAUNCH(low, fused, names[normed][args.quantized.data != NULL],
+                                        rp_glu_cuda_run, args)
+                           : status;
 }
 
 int rp_lower_add(struct lowering *low, const struct rp_fused_op *fused) {

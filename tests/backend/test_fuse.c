@@ -1,7 +1,7 @@
 /* Goal: fusions follow definitions and uses. Each rule of fuse.h forbids what it must, and an
  * operator inserted between two others breaks no unrelated fusion.
  * Method: the CPU's table on the program of a described model, into which operators are inserted;
- * small programs for each rule; a table of the test for partial sums. */
+ * small programs for each rule; tables of the test for partial sums and for quantized rows. */
 #include "backend/cpu/cpu_internal.h"
 #include "model/model.h"
 
@@ -306,6 +306,86 @@ static void test_partial_sums_go_through_an_all_reduce_that_is_added_and_normed(
     assert_int_equal(fused.ops[0].partials_to, 1); /* the all-reduce alone adds them up */
 }
 
+/* --- quantized rows: a table whose norms store them, and whose matmuls need them */
+
+static const struct rp_fusion quantized_rows[] = {
+    {.name = "norm", .flags = RP_FUSION_QUANTIZES, .step_count = 1, .steps = {{RP_OP_NORM, 0}}},
+    {.name = "linear", .step_count = 1, .steps = {{RP_OP_LINEAR, 0}}},
+    {.name = "expert_gate_up", .step_count = 1, .steps = {{RP_OP_EXPERT_GATE_UP, 0}}},
+    {.name = "soft_cap", .step_count = 1, .steps = {{RP_OP_SOFT_CAP, 0}}},
+};
+static const struct rp_fusion_table quantized_table = {
+    .fusions = quantized_rows, .count = RP_ARRAY_COUNT(quantized_rows), .needs_quantized = always};
+
+/* ROWS are normed, or else capped, into bf16 and read by a matmul. */
+enum { ROWS = OTHER };
+static void start_rows(bool norm) {
+    start();
+    program.op_count = 0;
+    program.tensors[ROWS].dtype = RP_DTYPE_BF16;
+    add_op(norm ? RP_OP_NORM : RP_OP_SOFT_CAP, RP_ROWS_TOKEN, IN, RP_NO_TENSOR, ROWS);
+    if (norm)
+        program.ops[0].u.norm.group = 32;
+    add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, PRODUCT);
+}
+
+static void check_rows(uint32_t reader, uint32_t from) {
+    assert_true(fused.ops[reader].input_quantized);
+    assert_int_equal(fused.ops[reader].quantized_from, from);
+}
+
+static void test_matmuls_of_the_same_rows_share_what_their_producer_quantized(void **state) {
+    (void)state;
+    start_rows(true);
+    uint32_t choices = rp_program_add_domain(&program, "choices", RP_ROWS_TOKEN, 2, 0);
+    add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, SUM);
+    add_op(RP_OP_EXPERT_GATE_UP, choices, ROWS, RP_NO_TENSOR, IN);
+    program.ops[3].weight = &matrix;
+    fuse(&quantized_table, false);
+    assert_int_equal(fused.ops[0].quantized_to, 1);
+    assert_true(fused.ops[0].quantized_alone);
+    for (uint32_t reader = 1; reader < 4; reader++)
+        check_rows(reader, 0);
+    /* Another operator reads the rows as they are: they are stored, too. */
+    add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, IN);
+    fuse(&quantized_table, false);
+    assert_int_equal(fused.ops[0].quantized_to, 1);
+    assert_false(fused.ops[0].quantized_alone);
+    check_rows(3, 0);
+}
+
+static void test_matmuls_share_rows_that_a_launch_quantized(void **state) {
+    (void)state;
+    start_rows(false);
+    add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, SUM);
+    add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, IN);
+    fuse(&quantized_table, false);
+    check_rows(1, RP_FUSED_NONE);
+    assert_non_null(strstr(fused.ops[1].why_not, "does not quantize"));
+    check_rows(2, 1);
+    check_rows(3, 1);
+}
+
+static void test_quantized_rows_are_shared_until_others_replace_them(void **state) {
+    (void)state;
+    start_rows(true);
+    add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, PRODUCT, RP_NO_TENSOR, SUM);
+    add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, IN);
+    fuse(&quantized_table, false);
+    check_rows(1, 0);
+    check_rows(2, RP_FUSED_NONE);
+    check_rows(3, RP_FUSED_NONE);
+    assert_non_null(strstr(fused.ops[3].why_not, "other rows have replaced"));
+    assert_false(fused.ops[0].quantized_alone);
+    /* The tensor gets other values. */
+    start_rows(true);
+    add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, ROWS);
+    add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, IN);
+    fuse(&quantized_table, false);
+    check_rows(1, 0);
+    check_rows(3, RP_FUSED_NONE);
+}
+
 static void test_an_operator_without_a_kernel_is_refused_by_name(void **state) {
     (void)state;
     struct rp_error err = {0};
@@ -330,6 +410,9 @@ int main(void) {
         TEST(test_members_one_after_the_other_may_share_memory),
         TEST(test_no_matmul_runs_before_partial_sums_are_read),
         TEST(test_partial_sums_go_through_an_all_reduce_that_is_added_and_normed),
+        TEST(test_matmuls_of_the_same_rows_share_what_their_producer_quantized),
+        TEST(test_matmuls_share_rows_that_a_launch_quantized),
+        TEST(test_quantized_rows_are_shared_until_others_replace_them),
         TEST(test_an_operator_without_a_kernel_is_refused_by_name),
 #undef TEST
     };

@@ -330,7 +330,12 @@ static void check_glu(uint32_t n, size_t place, enum rp_dtype out_dtype, enum rp
     struct twin up = twin_random(LIVE_ROWS, MAX_ROWS, n, stride + 4, offset, RP_DTYPE_F32);
     struct twin out = twin_make(MAX_ROWS, n, stride, offset, out_dtype);
     struct rp_glu_args host = {gate.host, up.host, out.host, n, fn, rp_gate_values};
-    struct rp_glu_cuda args = {token_rows, gate.device, up.device, out.device, n, fn};
+    struct rp_glu_cuda args = {.rows = token_rows,
+                               .gate = gate.device,
+                               .up = up.device,
+                               .out = out.device,
+                               .cols = n,
+                               .fn = fn};
     rp_glu_rows(&host, 0, LIVE_ROWS);
     assert_int_equal(rp_glu_cuda_run(&args, NULL), 0);
     assert_equal_twin(&out, LIVE_ROWS, false);

@@ -1,8 +1,8 @@
 /* Goal: a GPU quantizes rows to 8 bits bit for bit like rp_quantize_row, alone and inside the
- * operators that produce the rows: norm, gathered norm, sum and norm, activation; and embed reads
- * quantized rows back. Method: the same operator without quantization gives bf16 rows, which the
- * host quantizes; columns past a row's, rows that are not live, and an unused output are
- * unchanged. */
+ * operators that produce the rows: norm, gathered norm, sum and norm, activation, glu, norm and
+ * glu; and embed reads quantized rows back. Method: the same operator without quantization gives
+ * bf16 rows, which the host quantizes; columns past a row's, rows that are not live, and an unused
+ * output are unchanged. */
 #include "device/quantize_row.h"
 #include "tests/gpu/ops_fixture.h"
 
@@ -338,6 +338,87 @@ static void test_activation_gives_the_quantized_values_of_its_output(void **stat
     EACH(k, kinds) check_activation(more[m][0], 0, 0, more[m][1], RP_ACTIVATION_SILU, kinds[k]);
 }
 
+struct glu_case {
+    uint32_t n, group; /* group 0: no norm */
+    size_t place;
+    uint32_t max_rows;
+    enum rp_activation fn;
+    enum rp_dtype in_dtype, dtype;
+};
+
+/* With a norm the plain values are those of its own kernel, in place, and of glu's. */
+static void check_glu(const struct glu_case *c) {
+    uint32_t n = c->n, offset = places[c->place].offset;
+    size_t stride = n + places[c->place].stride;
+    struct twin gate = twin_random(LIVE_ROWS, c->max_rows, n, stride + 8, offset, c->in_dtype);
+    struct twin up = twin_random(LIVE_ROWS, c->max_rows, n, stride, offset, c->in_dtype);
+    struct twin normed = twin_make(c->max_rows, n, stride, offset, c->in_dtype);
+    struct twin plain = twin_make(c->max_rows, n, n, 0, RP_DTYPE_BF16);
+    struct twin out = twin_make(c->max_rows, n, n, 0, RP_DTYPE_BF16);
+    struct twin alone = twin_make(c->max_rows, n, n, 0, RP_DTYPE_BF16);
+    struct twin weight = vector_random(RP_MAX(c->group, 1u));
+    struct quantized_buffer buffer = quantize_row(c->max_rows, n, c->dtype);
+    struct rp_glu_cuda args = {.rows = token_rows,
+                               .gate = gate.device,
+                               .up = up.device,
+                               .out = plain.device,
+                               .cols = n,
+                               .fn = c->fn};
+    struct rp_norm_cuda norm = {.rows = token_rows,
+                                .in = normed.device,
+                                .out = normed.device,
+                                .weight = weight.device.data,
+                                .cols = n,
+                                .group = c->group,
+                                .eps = 1e-6f,
+                                .weight_offset = n % 3 ? 1.0f : 0.0f};
+    bool given = n % 8 == 0;
+    norm.rows.max_rows = args.rows.max_rows = c->max_rows;
+    memcpy(normed.host_base, up.host_base, up.bytes);
+    twin_upload(&normed);
+    if (c->group) {
+        assert_int_equal(rp_norm_cuda_run(&norm, NULL), 0);
+        args.up = normed.device;
+    }
+    assert_int_equal(rp_glu_cuda_run(&args, NULL), 0);
+    args.up = up.device;
+    args.norm.weight = norm.weight;
+    args.norm.group = c->group;
+    args.norm.eps = norm.eps;
+    args.norm.weight_offset = norm.weight_offset;
+    args.out = alone.device;
+    assert_int_equal(rp_glu_cuda_run(&args, NULL), 0);
+    args.out = given ? out.device : (struct rp_values){NULL, 0, RP_DTYPE_BF16};
+    args.quantized = buffer.quantized;
+    assert_int_equal(rp_glu_cuda_run(&args, NULL), 0);
+    check_given(&plain, &out, given, &buffer, LIVE_ROWS);
+    check_given(&plain, &alone, true, &buffer, LIVE_ROWS);
+    assert_equal_twin(&up, LIVE_ROWS, true);
+    end_case();
+    struct twin *all[] = {&gate, &up, &normed, &plain, &out, &alone, &weight};
+    EACH(i, all) twin_free(all[i]);
+}
+
+static void test_glu_gives_the_quantized_values_of_its_output(void **state) {
+    (void)state;
+    static const enum rp_activation fns[] = {RP_ACTIVATION_SILU, RP_ACTIVATION_GELU_TANH,
+                                             RP_ACTIVATION_SIGMOID};
+    EACH(s, sizes) EACH(p, places) {
+        struct glu_case c = {sizes[s],      0,           p, MAX_ROWS, fns[(s + p) % 3],
+                             dtypes[p % 2], kinds[s % 2]};
+        check_glu(&c);
+    }
+    /* columns, columns of a group, rows */
+    static const uint32_t more[][3] = {
+        {4096, 0, MANY_ROWS},   {12288, 0, MAX_ROWS},   {20000, 0, MAX_ROWS}, {4096, 128, MAX_ROWS},
+        {4096, 128, MANY_ROWS}, {8192, 128, MAX_ROWS},  {384, 96, MAX_ROWS},  {60, 4, SOME_ROWS},
+        {2560, 20, MANY_ROWS},  {16384, 128, SOME_ROWS}};
+    EACH(m, more) EACH(k, kinds) {
+        struct glu_case c = {more[m][0], more[m][1], 0, more[m][2], fns[k], RP_DTYPE_F32, kinds[k]};
+        check_glu(&c);
+    }
+}
+
 static void test_embed_reads_rows_of_quantized_values(void **state) {
     (void)state;
     enum { VOCAB = 7 }; /* id 7 lies past it: the row of id 0 */
@@ -384,5 +465,6 @@ RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_rows_become_the_quantized_values_that_the
                  TEST(test_many_and_long_rows_become_the_same_quantized_values),
                  TEST(test_norm_gives_the_quantized_values_of_its_output),
                  TEST(test_add_norm_gives_the_quantized_values_of_its_output),
+                 TEST(test_glu_gives_the_quantized_values_of_its_output),
                  TEST(test_activation_gives_the_quantized_values_of_its_output),
                  TEST(test_embed_reads_rows_of_quantized_values))
