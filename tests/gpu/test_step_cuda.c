@@ -195,7 +195,7 @@ static void test_edits_are_applied_before_the_rows_are_read(void **state) {
             uint32_t field = word < RP_SLOT_PAGES ? word : RP_SLOT_PAGES;
             add_edit(header, (uint32_t)(at / words), field, word - field, random_below(1000));
         }
-        /* Rows of edited slots; no slot has two rows, which would clear its state at the same time. */
+        /* Rows of edited slots. None has two, which would clear its state at the same time. */
         bool has_row[SLOTS] = {false};
         for (uint32_t i = 0; i < counts[c] && header->row_count < 100; i++) {
             uint32_t slot = rp_packet_edits(header, &config)[i].slot;
