@@ -188,9 +188,7 @@ static __device__ void prepare_items(const rp_gated_delta_cuda &args, shared_mem
             out->live = item.live;
             out->zero = item.zero;
         }
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(&shared->prepared[half]);
+        barrier_arrive(&shared->prepared[half]); /* each for itself: so racecheck follows it */
     }
 }
 
@@ -230,8 +228,8 @@ static __device__ void compute_items(const rp_gated_delta_cuda &args, shared_mem
         __syncwarp();
         if (lane == 0)
             barrier_arrive(&shared->computed[stage]);
-        if (lane == 0 && n % PASS == PASS - 1)
-            barrier_arrive(&shared->spent[pass % 2]);
+        if (n % PASS == PASS - 1)
+            barrier_arrive(&shared->spent[pass % 2]); /* each for itself, too */
         if (rp_delta_lane_stores(lane))
             ((float *)args.out.data)[at] = o;
     }
@@ -244,8 +242,8 @@ static __device__ __forceinline__ void open_barriers(shared_memory *shared) {
             barrier_init(&shared->computed[i], COMPUTE_WARPS);
         }
         for (uint32_t i = 0; i < 2; i++) {
-            barrier_init(&shared->prepared[i], 1);
-            barrier_init(&shared->spent[i], COMPUTE_WARPS);
+            barrier_init(&shared->prepared[i], 32);
+            barrier_init(&shared->spent[i], COMPUTE_WARPS * 32);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

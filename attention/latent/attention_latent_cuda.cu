@@ -4,9 +4,9 @@
  * tokens and heads (prompts). A block reads 32 keys at a time into shared memory and uses them
  * twice: as K, all 576 columns, and as V, the first 512.
  *
- *   scores   warp w: columns [144 (w % 4), + 144) of 16 keys; the four sums are added in order
+ *   scores   warp w: columns [144 (w % 4), + 144) of 8 keys; the four sums are added in order
  *   softmax  warp w: some of the rows, a lane for each key
- *   values   warp w: 64 of the 512 columns, all rows
+ *   values   warp w: 32 of the 512 columns, all rows
  *
  * q and the weights are rounded to bf16; of 8-bit pages the quantized values are exact in bf16, and
  * a key's scale multiplies its score and its weight.

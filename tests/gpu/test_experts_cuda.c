@@ -179,13 +179,14 @@ static void test_nan_logits_give_nan_weights_and_different_experts_of_the_table(
     for (size_t i = 0; i < RP_ARRAY_COUNT(routers); i++) {
         const struct router *r = &routers[i];
         set_live(2);
-        float *logits = floats(2 * r->count, 64, 1.0f / 16), *out = rp_alloc(4 * r->used * 4);
+        size_t count = (size_t)rows_of_step.max_rows * r->count; /* dead rows are read, too */
+        float *logits = floats(count, 64, 1.0f / 16), *out = rp_alloc(4 * r->used * 4);
         for (uint32_t e = 0; e < r->count; e++)
             logits[e] = NAN;
         logits[r->count + r->count / 2] = NAN;
         struct rp_route_cuda cuda = {.rows = rows_of_step, .route = route_of(r)};
         cuda.route.logits =
-            (struct rp_values){rp_gpu_upload(logits, 2 * r->count * 4), r->count, RP_DTYPE_F32};
+            (struct rp_values){rp_gpu_upload(logits, count * 4), r->count, RP_DTYPE_F32};
         cuda.route.out =
             (struct rp_values){rp_gpu_poisoned(4 * r->used * 4), 2 * r->used, RP_DTYPE_F32};
         assert_int_equal(rp_route_cuda_run(&cuda, NULL), 0);
