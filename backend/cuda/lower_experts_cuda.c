@@ -173,6 +173,7 @@ int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused) 
                                           .in_scales =
                                               quantized ? low->experts.quantized_scales : NULL,
                                           .in_divisor = down ? 0 : experts.used,
+                                          .is_ordered = down,
                                           .by_choice = down,
                                           .out = values_of(low, &op->out),
                                           .gated = !down,
