@@ -93,10 +93,34 @@ static struct place place_of(uint32_t bits, uint32_t row, uint32_t col) {
     return place;
 }
 
-static uint32_t get_code(const unsigned char *codes, uint32_t bits, uint32_t row, uint32_t col) {
-    struct place place = place_of(bits, row, col);
-    uint32_t u = 0, at = 0;
-    if (bits == 16)
+/* The same of FP4: the first byte of a lane's two words, and which of their 16 codes. */
+static void fp4_place_of(uint32_t row, uint32_t col, uint32_t *byte, uint32_t *slot) {
+    uint32_t step = col / 16, lane = row % 8 * 4 + col % 8 / 2;
+    *byte = step / 4 * 512 + row / 8 * 256 + lane * 8;
+    *slot = 2 * (2 * (step % 4) + col % 16 / 8) + col % 2;
+}
+
+/* Which bit of the two words bit `bit` of a code is. */
+static uint32_t fp4_bit_of(uint32_t slot, uint32_t bit) {
+    uint32_t r = slot / 2, to = (bit == 3 ? 15 : 6 + bit) + slot % 2 * 16;
+    uint32_t from = (to - (RP_TILE_FP4_ROTATIONS >> 4 * r & 15)) % 32;
+    bool is_first = r % 4 == 3 ? RP_TILE_FP4_FIRST >> from & 1 : r < 4;
+    return is_first ? from : 32 + from;
+}
+
+static uint32_t get_code(const unsigned char *codes, struct rp_tile_format format, uint32_t row,
+                         uint32_t col) {
+    struct place place = place_of(format.bits, row, col);
+    uint32_t u = 0, at = 0, byte, slot;
+    if (format.kind == RP_TILE_FP4) {
+        fp4_place_of(row, col, &byte, &slot);
+        for (uint32_t bit = 0; bit < 4; bit++) {
+            at = fp4_bit_of(slot, bit);
+            u |= (codes[byte + at / 8] >> at % 8 & 1u) << bit;
+        }
+        return u;
+    }
+    if (format.bits == 16)
         return codes[place.byte[0]] | (uint32_t)codes[place.byte[0] + 1] << 8;
     for (uint32_t i = 0; i < place.count; i++) {
         u |= (codes[place.byte[i]] >> place.shift[i] & ((1u << place.bits[i]) - 1)) << at;
@@ -192,7 +216,7 @@ static void put_scales(const struct row *row, struct rp_tile_format format, size
         put_half(to, 16 + at, row->dmin[tile]);
     for (uint32_t g = 0; g < groups && format.kind != RP_TILE_PLAIN; g++) {
         float scale = row->scale[tile * groups + g], minimum = row->minimum[tile * groups + g];
-        uint32_t place = g * RP_TILE_ROWS + at;
+        uint32_t place = format.kind == RP_TILE_FP4 ? at * groups + g : g * RP_TILE_ROWS + at;
         if (two_levels) {
             unsigned char *levels = to + (format.kind == RP_TILE_MIN_2 ? 64 : 32);
             levels[place] = level_of(scale, row->d[tile]);
@@ -208,16 +232,36 @@ static void put_scales(const struct row *row, struct rp_tile_format format, size
     }
 }
 
-/* Where the codes of a tile are: byte and shift of up to two pieces of each. */
+/* Where the codes of a tile are: byte and shift of up to two pieces of each. FP4: the byte of two
+ * words, in place of the shift which of their codes, and what each code is in them. */
 struct code_places {
+    uint64_t fp4[16][16];
     uint16_t byte[2][RP_TILE_ROWS][RP_TILE_COLS];
     uint8_t shift[2][RP_TILE_ROWS][RP_TILE_COLS];
 };
 
-static void make_code_places(uint32_t bits, struct code_places *places) {
+static void make_fp4_places(struct code_places *places) {
+    for (uint32_t slot = 0; slot < 16; slot++)
+        for (uint32_t i = 0; i < 64; i++)
+            places->fp4[slot][i / 4] |= (uint64_t)(i / 4 >> i % 4 & 1) << fp4_bit_of(slot, i % 4);
     for (uint32_t row = 0; row < RP_TILE_ROWS; row++)
         for (uint32_t col = 0; col < RP_TILE_COLS; col++) {
-            struct place place = place_of(bits, row, col);
+            uint32_t byte, slot;
+            fp4_place_of(row, col, &byte, &slot);
+            places->byte[0][row][col] = (uint16_t)byte;
+            places->shift[0][row][col] = (uint8_t)slot;
+        }
+}
+
+/* places: of zeros. */
+static void make_code_places(struct rp_tile_format format, struct code_places *places) {
+    if (format.kind == RP_TILE_FP4) {
+        make_fp4_places(places);
+        return;
+    }
+    for (uint32_t row = 0; row < RP_TILE_ROWS; row++)
+        for (uint32_t col = 0; col < RP_TILE_COLS; col++) {
+            struct place place = place_of(format.bits, row, col);
             for (uint32_t i = 0; i < place.count; i++) {
                 places->byte[i][row][col] = (uint16_t)place.byte[i];
                 places->shift[i][row][col] = (uint8_t)place.shift[i];
@@ -243,6 +287,18 @@ static void put_codes(const struct code_places *places, uint32_t bits, uint32_t 
     }
 }
 
+static void put_fp4_codes(const struct code_places *places, uint32_t row, uint32_t count,
+                          const uint16_t *from, unsigned char *to) {
+    for (uint32_t k = 0; k < count; k++) {
+        uint32_t words[2], byte = places->byte[0][row][k];
+        uint64_t code = places->fp4[places->shift[0][row][k]][from[k] & 15];
+        memcpy(words, to + byte, sizeof words);
+        words[0] |= (uint32_t)code;
+        words[1] |= (uint32_t)(code >> 32);
+        memcpy(to + byte, words, sizeof words);
+    }
+}
+
 static void pack_rows(const struct rp_matrix *matrix, const struct rp_matrix_part *part,
                       size_t begin, size_t end, const unsigned char *from, unsigned char *to,
                       struct row *row, const struct code_places *places) {
@@ -257,9 +313,13 @@ static void pack_rows(const struct rp_matrix *matrix, const struct rp_matrix_par
         for (size_t tile = 0; tile < tiles; tile++) {
             unsigned char *at = to + (r / RP_TILE_ROWS * tiles + tile) * bytes;
             size_t left = matrix->cols - tile * RP_TILE_COLS;
+            uint32_t count = (uint32_t)RP_MIN(left, (size_t)RP_TILE_COLS);
+            const uint16_t *codes = row->codes + tile * RP_TILE_COLS;
             put_scales(row, format, tile, in, at);
-            put_codes(places, format.bits, in, (uint32_t)RP_MIN(left, (size_t)RP_TILE_COLS),
-                      row->codes + tile * RP_TILE_COLS, at + codes_at);
+            if (format.kind == RP_TILE_FP4)
+                put_fp4_codes(places, in, count, codes, at + codes_at);
+            else
+                put_codes(places, format.bits, in, count, codes, at + codes_at);
         }
     }
 }
@@ -284,7 +344,7 @@ int rp_tiles_pack_panels(const struct rp_matrix *matrix, uint32_t part, uint32_t
     row.d = row.codes + tiles * RP_TILE_COLS;
     row.dmin = row.d + tiles;
     row.zero = (uint8_t *)(row.dmin + tiles);
-    make_code_places(format.bits, places);
+    make_code_places(format, places);
     memset(to + begin * panel, 0, (end - begin) * panel);
     pack_rows(matrix, of, (size_t)begin * RP_TILE_ROWS,
               RP_MIN((size_t)end * RP_TILE_ROWS, (size_t)of->rows),
@@ -325,6 +385,8 @@ static void scales_of(struct rp_tile_format format, const unsigned char *tile, u
     } else if (format.kind == RP_TILE_SYM_2) {
         *scale = rp_round_bf16(half_of(tile, row, true) * (float)(int8_t)tile[32 + place]);
     } else {
+        if (format.kind == RP_TILE_FP4)
+            place = row * groups + group;
         *scale = half_of(tile, place, false);
         if (format.kind == RP_TILE_MIN)
             *minimum = half_of(tile, groups * RP_TILE_ROWS + place, false);
@@ -343,7 +405,7 @@ float rp_tiles_weight(const struct rp_matrix *matrix, uint32_t row, uint32_t col
         (in / RP_TILE_ROWS * tiles_of(matrix->cols) + col / RP_TILE_COLS) * rp_tile_bytes(format);
     in %= RP_TILE_ROWS;
     uint32_t k = col % RP_TILE_COLS, group = k / format.group;
-    uint32_t code = get_code(tile + codes_at, format.bits, in, k);
+    uint32_t code = get_code(tile + codes_at, format, in, k);
     if (format.kind == RP_TILE_PLAIN)
         return rp_bf16_to_f32((uint16_t)code);
     float scale, minimum;

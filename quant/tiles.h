@@ -11,7 +11,7 @@
  *     MIN_2  d f16 [16], dmin f16 [16], sc u8 [G][16],   S = d * sc, M = dmin * m; as MIN
  *            m u8 [G][16]
  *     SYM_2  d f16 [16], sc s8 [G][16]                   S = d * sc; as SYM
- *     FP4    S[G][16]                                    w = S * u, u of E2M1
+ *     FP4    S[16][G]                                    w = S * u, u of E2M1
  *     PLAIN  none                                        w = u, a bf16
  *
  * S and M are bf16: those that the file has in another type, and the products of two levels, are
@@ -31,6 +31,13 @@
  *   8 bits   two words of a lane and step: v in word q / 2, byte q % 2 + 2 high; [4][32][2 steps][2 words]
  *   16 bits  four words: word q, v in half `high`; [8][32][4 words]
  *
+ * Codes of FP4 lie so that a rotation and a mask turn a word into a register of bf16, with sign,
+ * exponent and mantissa in place. [2][2 halves of rows][32 lanes][2 words]: two words of a lane
+ * have the 16 codes of a row and four steps, columns as above: registers r = 2 (step % 4) + q / 2.
+ * Bit p of register r, of the bits RP_TILE_FP4_MASK, is bit p - RP_TILE_FP4_ROTATIONS[r] (mod 32)
+ * of the first word (r = 0, 1, 2), of the second (4, 5, 6), or (3, 7) of the one or the other: of
+ * the first where RP_TILE_FP4_FIRST has a 1. Every bit of the two words belongs to one register.
+ *
  * Thread: any. */
 #ifndef RP_QUANT_TILES_H
 #define RP_QUANT_TILES_H
@@ -43,6 +50,10 @@ extern "C" {
 
 #define RP_TILE_ROWS 16u
 #define RP_TILE_COLS 128u
+
+#define RP_TILE_FP4_MASK      0x81C081C0u /* of a half word of E2M1: sign, exponent, mantissa */
+#define RP_TILE_FP4_ROTATIONS 0xEC628A40u /* 4 bits each, the lowest: of register 0 */
+#define RP_TILE_FP4_FIRST     0x06030603u
 
 enum rp_tile_kind {
     RP_TILE_SYM,

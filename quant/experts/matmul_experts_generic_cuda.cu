@@ -43,16 +43,15 @@ __device__ __forceinline__ float value_at(const unsigned char *from, rp_dtype dt
 
 /* A weight of tiles of MXFP4 (quant/tiles.h); the product is exact. */
 __device__ float mxfp4_value(const unsigned char *tiles, uint32_t cols, size_t row, uint32_t col) {
-    uint32_t k = col % RP_TILE_COLS, in = row % RP_TILE_ROWS;
-    uint32_t at = 4 * (in / 8 + k % 16 / 8 * 2) + 16 * (k % 2);
+    uint32_t k = col % RP_TILE_COLS, in = row % RP_TILE_ROWS, step = k / 16;
     tiles +=
         (row / RP_TILE_ROWS * RP_CEIL_DIV(cols, RP_TILE_COLS) + col / RP_TILE_COLS) * mxfp4::BYTES;
-    const unsigned char *code = tiles + mxfp4::SCALE_BYTES + k / 64 * 512 +
-                                (in % 8 * 4 + k % 8 / 2) * 16 + k / 16 % 4 * 4 + at / 8;
-    uint32_t e2m1 = *code >> at % 8 & 15, exponent = e2m1 / 2 % 4, half = e2m1 % 2;
-    float scale = rp_load(tiles, RP_DTYPE_BF16, k / 32 * RP_TILE_ROWS + in);
-    float value = exponent ? (float)((2 + half) << exponent) * 0.25f : (float)half * 0.5f;
-    return scale * (e2m1 & 8 ? -value : value);
+    uint2 words = *(const uint2 *)(tiles + mxfp4::SCALE_BYTES + step / 4 * 512 + in / 8 * 256 +
+                                   (in % 8 * 4 + k % 8 / 2) * 8);
+    uint32_t codes = fp4_register(words.x, words.y, 2 * (step % 4) + k % 16 / 8);
+    uint32_t code = codes >> 16 * (k % 2) << 16; /* the bits of value * 2^-126 */
+    return rp_load(tiles, RP_DTYPE_BF16, in * mxfp4::GROUPS + k / 32) *
+           (__uint_as_float(code) * 0x1p126f);
 }
 
 /* The expert with the position: the last one that begins at or before it and is not empty. */

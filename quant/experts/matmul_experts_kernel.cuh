@@ -165,15 +165,18 @@ template <bool FEW, int BOXES>
 __device__ __forceinline__ void copy_stage(const rp_matmul_experts_args &args, uint32_t to,
                                            uint32_t count, uint32_t k, uint32_t at,
                                            const uint32_t *rows) {
-    uint32_t chunk = at % 8;
+    const uint32_t chunk = at % 8, box_bytes = args.token_bytes / BOXES;
+    const uint32_t column = k * BOXES * BOX_BYTES + chunk * CHUNK;
+#pragma unroll 2
+    for (uint32_t i = at / 8; i < count; i += row_threads<FEW> / 8) {
+        const unsigned char *from = args.in + rows[i] * args.in_stride;
+        uint32_t place = to + i * BOX_BYTES + (chunk ^ i % 8) * CHUNK;
 #pragma unroll
-    for (int box = 0; box < BOXES; box++, to += args.token_bytes / BOXES) {
-        uint32_t column = (k * BOXES + box) * BOX_BYTES + chunk * CHUNK;
-        bool there = column < args.row_bytes;
-        const unsigned char *from = args.in + (there ? column : 0);
-        for (uint32_t i = at / 8; i < count; i += row_threads<FEW> / 8)
-            copy_chunk(to + i * BOX_BYTES + (chunk ^ i % 8) * CHUNK,
-                       from + rows[i] * args.in_stride, there);
+        for (uint32_t box = 0; box < BOXES; box++) {
+            bool there = column + box * BOX_BYTES < args.row_bytes;
+            copy_chunk(place + box * box_bytes, from + (there ? column + box * BOX_BYTES : 0),
+                       there);
+        }
     }
 }
 
@@ -280,21 +283,43 @@ __device__ __forceinline__ float2 values_of_rows(const rp_matmul_experts_args &a
                        high < args.each ? __ldg(values + high) : 0.0f);
 }
 
+/* What a thread adds to its sums, and the row of its first outputs: from memory, so kernels of few
+ * rows load it before they multiply. */
+struct store_values {
+    float2 bias;
+    uint32_t row;
+};
+
+/* The row of the output that a position of the unit has. */
+__device__ __forceinline__ uint32_t output_row(const rp_matmul_experts_args &args, const unit &u,
+                                               uint32_t at) {
+    uint32_t position = u.first + at;
+    return args.by_choice && at < u.count ? (uint32_t)__ldcg(args.choices + position) : position;
+}
+
+template <bool GATED>
+__device__ __forceinline__ store_values load_store_values(const rp_matmul_experts_args &args,
+                                                          const unit &u, uint32_t warpgroup) {
+    uint32_t lane = threadIdx.x % 32, tile_row = warpgroup * 64 + threadIdx.x % 128 / 32 * 16;
+    store_values values = {make_float2(-0.0f, -0.0f), output_row(args, u, lane / 4)};
+    if (args.bias) /* -0 adds nothing */
+        values.bias = values_of_rows<GATED>(args, args.bias, u, tile_row + lane / 4);
+    return values;
+}
+
 /* Stores the sums of a unit. A thread has those of the rows 8 j + 2 * (lane % 4) (+ 1) of the tile
  * by the weight rows lane / 4 and lane / 4 + 8 of its warp's 16; turned, it has two neighboring
  * outputs of one row. */
 template <int WIDTH, bool GATED, rp_wgmma_type TYPE>
 __device__ __forceinline__ void store(const rp_matmul_experts_args &args, const unit &u,
-                                      uint32_t warpgroup,
+                                      uint32_t warpgroup, const store_values &values,
                                       const typename rp_wgmma_sum<TYPE>::type (&sums)[WIDTH / 2]) {
     uint32_t lane = threadIdx.x % 32, tile_row = warpgroup * 64 + threadIdx.x % 128 / 32 * 16;
     uint32_t col = (GATED ? (u.col + tile_row) / 2 : u.col + tile_row) + lane % 4 * 2;
     uint32_t end = tile_row < args.cols ? GATED ? args.each / 2 : args.each : 0;
-    float2 weight = make_float2(0.0f, 0.0f), bias = make_float2(-0.0f, -0.0f); /* adds nothing */
+    float2 weight = make_float2(0.0f, 0.0f), bias = values.bias;
     if constexpr (rp_wgmma_is_8<TYPE>)
         weight = values_of_rows<GATED>(args, args.weight_scales, u, tile_row + lane / 4);
-    if (args.bias)
-        bias = values_of_rows<GATED>(args, args.bias, u, tile_row + lane / 4);
 #pragma unroll
     for (int j = 0; j < WIDTH / 8; j++) {
         if (8 * j >= (int)u.count)
@@ -312,10 +337,9 @@ __device__ __forceinline__ void store(const rp_matmul_experts_args &args, const 
         }
         uint32_t first = transpose(low[0], low[1]);
         uint32_t second = GATED ? 0 : transpose(high[0], high[1]);
-        uint32_t position = u.first + 8 * j + lane / 4;
         if (8 * j + lane / 4 >= u.count)
             continue;
-        size_t out = args.by_choice ? (uint32_t)__ldcg(args.choices + position) : position;
+        size_t out = j == 0 ? values.row : output_row(args, u, 8 * j + lane / 4);
         __nv_bfloat16 *to = (__nv_bfloat16 *)args.out + out * args.out_stride + col;
         if (col < end)
             store_pair(to, args.paired, first);
@@ -332,7 +356,8 @@ __device__ __forceinline__ void run_unit(const rp_matmul_experts_args &args, rin
     for (int i = 0; i < WIDTH / 2; i++)
         sums[i] = 0;
     multiply<WIDTH, TYPE>(args, r, warpgroup, sums);
-    store<WIDTH, GATED, TYPE>(args, u, warpgroup, sums);
+    store<WIDTH, GATED, TYPE>(args, u, warpgroup, load_store_values<GATED>(args, u, warpgroup),
+                              sums);
 }
 
 template <bool FEW, bool GATED, rp_wgmma_type TYPE>

@@ -3,6 +3,7 @@
 #include "quant/matmul_internal_cuda.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COLS_MOST 128u /* weight rows of a tile */
@@ -20,8 +21,11 @@ uint32_t rp_matmul_experts_tile_rows(struct rp_experts experts, uint32_t tokens,
     static const uint32_t few[] = {8, 16, 32, RP_EXPERTS_FEW};
     static const uint32_t many[] = {64, 128, 192, RP_EXPERTS_MANY};
     const uint32_t *widths = is_few(experts, tokens) ? few : many;
+    /* In tiles: 32 where experts have up to 16 rows on average. Room for rows that are not there is
+     * missing for weights under way; those of an expert with more rows are read again, from L2. */
+    bool spread = in_tiles && (uint64_t)tokens * experts.used <= 16ull * experts.count;
     uint32_t i = 0;
-    while (i < 3 && tokens > widths[i])
+    while (i < 3 && tokens > widths[i] && !(spread && widths[i] == 32))
         i++;
     return in_tiles ? RP_MIN(widths[i], 192u) : widths[i]; /* registers hold decoded weights, too */
 }
@@ -79,14 +83,18 @@ static double touched(const struct rp_matmul_experts_cuda *op) {
     return count * (1.0 - pow(1.0 - op->experts.used / count, tokens));
 }
 
-/* The weight rows of a tile with which the last wave of blocks wastes the least time. */
+/* The weight rows of a tile with which the last wave of blocks wastes the least time. Of weights in
+ * tiles, more than eight rows are multiplied by four warps together, which have 64 weight rows. */
 static uint32_t choose_cols(const struct rp_matmul_experts_cuda *op, uint32_t each) {
     static const uint32_t choices[] = {128, 96, 64};
+    bool whole = is_tiles(op->weight) && op->rows.max_rows > 8 * op->experts.count;
     uint32_t unit = is_tiles(op->weight) && op->gated ? 32 : 16;
     uint32_t most = (uint32_t)RP_ALIGN_UP(RP_MIN(each, COLS_MOST), unit), best = most;
     double least = INFINITY;
     for (size_t i = 0; i < RP_ARRAY_COUNT(choices); i++) {
         uint32_t cols = RP_MIN(choices[i], most);
+        if (whole && choices[i] % 64 != 0)
+            continue;
         double waves = touched(op) * RP_CEIL_DIV(each, cols) / op->limits.sm_count;
         double cost = (waves < 2 ? ceil(waves - 1e-6) : waves + 0.5) * (cols + TILE_COST);
         if (cost < least) {
@@ -154,6 +162,13 @@ static int fill_args(struct rp_matmul_experts_args *args, const struct rp_matmul
     args->in_divisor = op->in_divisor;
     args->each = w->rows / op->experts.count;
     args->many = !is_few(op->experts, tokens);
+    /* TEMPORARY, for one measurement: RP_EXPERTS_EARLY=1; RP_EXPERTS_COLS_GATED and
+     * RP_EXPERTS_COLS_DOWN = 64, 96, 128. */
+    const char *early = getenv("RP_EXPERTS_EARLY");
+    const char *cols = getenv(op->gated ? "RP_EXPERTS_COLS_GATED" : "RP_EXPERTS_COLS_DOWN");
+    args->early = early && early[0] == '1' && op->is_ordered && is_tiles(w) && !args->many;
+    if (cols && !tile_cols && is_tiles(w))
+        tile_cols = (uint32_t)atoi(cols);
     args->cols = tile_cols ? tile_cols : choose_cols(op, args->each);
     lay_out_stage(args, op, tile_rows);
     args->col_tiles = RP_CEIL_DIV(args->each, args->cols);

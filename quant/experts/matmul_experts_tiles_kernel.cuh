@@ -3,9 +3,9 @@
  *
  * Work, rows and stores are those of matmul_experts_kernel.cuh. A stage has 128 columns of K: a
  * tile of each panel of 16 weight rows, then two boxes of rows. A warp decodes 16 weight rows in
- * registers, where the instruction's left operand is: few rows are multiplied by mma.sync, each
- * warp for itself, many by wgmma. Both have the bits of the bf16 kernel with the weights of
- * rp_tiles_weight (tests/gpu/test_numerics_probe).
+ * registers, where the instruction's left operand is: up to eight rows are multiplied by mma.sync,
+ * each warp for itself, more by wgmma, for which a warpgroup reads them once. Both have the bits of
+ * the bf16 kernel with the weights of rp_tiles_weight (tests/gpu/test_numerics_probe).
  *
  * Gated: a warp has 8 gates and their 8 ups, one half of a tile of gates and the same of one of
  * ups; two warps share them. The stage's tiles are those of gates, then those of ups. */
@@ -29,7 +29,8 @@ __device__ __forceinline__ void copy_tiles(const rp_matmul_experts_args &args, r
     const uint32_t group = GATED ? panels / 2 : panels; /* of gates, of ups, or of all */
     const uint32_t all = args.each / RP_TILE_ROWS, of_group = GATED ? all / 2 : all;
     const uint32_t own = lane % group, ups = lane >= group ? of_group : 0;
-    rp_pdl_wait();
+    if (!args.early) /* the block's other warps wait */
+        rp_pdl_wait();
     unit u;
     for (walk w(args); w.next(args, u);) {
         uint32_t panel = u.col / (GATED ? 2 * RP_TILE_ROWS : RP_TILE_ROWS) + own;
@@ -50,7 +51,8 @@ __device__ __forceinline__ void copy_tiles(const rp_matmul_experts_args &args, r
     }
 }
 
-/* One warp; each thread's arrival at the stage's barrier waits for its copies, not the thread. */
+/* One warp; each thread's arrival at the stage's barrier waits for its copies, not the thread.
+ * wgmma needs a fence of its reader then. */
 __device__ __forceinline__ void copy_few_rows(const rp_matmul_experts_args &args, ring r,
                                               uint32_t *rows) {
     const uint32_t lane = threadIdx.x % 32;
@@ -73,102 +75,126 @@ __device__ __forceinline__ void copy_few_rows(const rp_matmul_experts_args &args
 
 /* --- weights --------------------------------------------------------------------------------- */
 
-/* Where a warp's weight rows are: rows 0 to 7 of its operand in half[0] of a tile, 8 to 15 in
- * half[1]; byte offsets from a stage's tiles on. */
-struct warp_weights {
-    uint32_t tile[2], half[2];
+/* Where a lane's weights of a stage are, of its rows lane / 4 and lane / 4 + 8; bytes. Rows 0 to 7
+ * of the warp's operand are in one half of a tile, 8 to 15 in another one. */
+struct lane_weights {
+    uint32_t codes[2], scales[2];
 };
 
-/* Register 2 * upper (+ 1, of half 1) of a step: two codes of E2M1 where bf16 has sign, exponent
- * and mantissa. Multiplication shifts in another pipe than the rest has. */
-__device__ __forceinline__ uint32_t codes_of_half(uint32_t word, int upper, uint32_t half) {
-    uint32_t placed = (upper ? word >> (2 + 4 * half) : word * (64u >> 4 * half)) & 0x03C003C0u;
-    return (placed & 0x02000200u) * 63 + placed;
-}
+/* What a warp needs to multiply a stage; tiles: those of stage 0. */
+struct operands {
+    const unsigned char *tiles;
+    lane_weights at;
+};
 
 template <typename Format, bool GATED>
-__device__ __forceinline__ warp_weights weights_of_warp(const rp_matmul_experts_args &args,
+__device__ __forceinline__ lane_weights weights_of_lane(const rp_matmul_experts_args &args,
                                                         uint32_t warp) {
-    if (!GATED)
-        return {{warp * Format::BYTES, warp * Format::BYTES}, {0, 1}};
-    uint32_t gates = warp / 2, ups = args.cols / (2 * RP_TILE_ROWS) + gates;
-    return {{gates * Format::BYTES, ups * Format::BYTES}, {warp % 2, warp % 2}};
+    static_assert(Format::KIND == RP_TILE_FP4 && Format::GROUP == 32, "half_tile");
+    const uint32_t lane = threadIdx.x % 32;
+    lane_weights at;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t ups = GATED ? i * (args.cols / (2 * RP_TILE_ROWS)) : 0;
+        uint32_t tile = (ups + (GATED ? warp / 2 : warp)) * Format::BYTES;
+        uint32_t half = GATED ? warp % 2 : i;
+        at.codes[i] = tile + Format::SCALE_BYTES + half * 256 + lane * 8;
+        at.scales[i] = tile + (half * 8 + lane / 4) * Format::GROUPS * 2;
+    }
+    return at;
 }
 
-/* Operands of steps 2 * pair and the next. */
-template <typename Format>
-__device__ __forceinline__ void decode_pair(const unsigned char *stage, const warp_weights &w,
-                                            int pair, uint32_t offset, tile_scales &scales,
-                                            uint32_t (&a)[2][4]) {
-    static_assert(Format::BITS == 4 && Format::KIND == RP_TILE_FP4, "codes_of_half");
-    const uint32_t lane = threadIdx.x % 32;
-    tile_codes<Format::BITS> words[2];
+/* A lane's codes and scales of 64 columns, of its two rows. */
+struct half_tile {
+    uint2 words[2];
+    uint32_t scales[2]; /* of 32 columns and the next */
+};
+
+__device__ __forceinline__ half_tile load_half(const unsigned char *stage, const lane_weights &at,
+                                               int half) {
+    half_tile h;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        h.words[i] = *(const uint2 *)(stage + at.codes[i] + half * 512);
+        h.scales[i] = *(const uint32_t *)(stage + at.scales[i] + half * 4);
+    }
+    return h;
+}
+
+/* Operands of two steps, columns 32 * pair and on. */
+__device__ __forceinline__ void decode_pair(const half_tile &h, int pair, uint32_t (&a)[2][4]) {
+    uint32_t scales[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        load_codes<Format::BITS>(stage + w.tile[i] + Format::SCALE_BYTES, pair, lane, words[i]);
+        scales[i] = bf16_mul(h.scales[i], BF16_102);
 #pragma unroll
-    for (int odd = 0; odd < 2; odd++) {
-        int col = (2 * pair + odd) * 16;
-        if (col % Format::GROUP == 0)
+    for (int odd = 0; odd < 2; odd++)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                load_scale<Format>(stage + w.tile[i], col / Format::GROUP, lane / 4 + 8 * w.half[i],
-                                   offset, scales.a[i], scales.c[i]);
-#pragma unroll
-        for (int q = 0; q < 4; q++)
-            a[odd][q] = weights_of<Format>(
-                codes_of_half(words[q % 2].words[odd], q / 2, w.half[q % 2]), scales, q);
-    }
+        for (int q = 0; q < 4; q++) {
+            const uint2 &words = h.words[q % 2];
+            a[odd][q] = bf16_mul_half(scales[q % 2], pair != 0,
+                                      fp4_register(words.x, words.y, 4 * pair + 2 * odd + q / 2));
+        }
 }
 
 /* --- multiplication -------------------------------------------------------------------------- */
 
-/* What a warp needs to multiply a stage; tiles: the tiles of stage 0. */
-struct operands {
-    const unsigned char *tiles;
-    warp_weights weights;
-    uint32_t offset; /* tile_offset */
+/* 64 columns of weights and of eight rows, in registers. */
+struct half_stage {
+    uint32_t a[2][2][4], b[2][4];
 };
 
-/* All of K, few rows. */
-template <typename Format, int WIDTH>
+/* rows: the address of this lane's row in the box of these columns. */
+__device__ __forceinline__ void decode_half(const half_tile &h, uint32_t rows, half_stage &to) {
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+        load_tokens(rows ^ pair * 64,
+                    to.b[pair]); /* the swizzle moves 16 bytes, two steps are 64 */
+        decode_pair(h, pair, to.a[pair]);
+    }
+}
+
+__device__ __forceinline__ void multiply_half(float (&sums)[4], const half_stage &half) {
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+        multiply_step(sums, half.a[pair][0], half.b[pair][0], half.b[pair][1]);
+        multiply_step(sums, half.a[pair][1], half.b[pair][2], half.b[pair][3]);
+    }
+}
+
+/* All of K by up to eight rows, each warp for itself. The second half of a stage is multiplied when
+ * the next stage is there: while the chain of sums goes on, the next operands are decoded. The
+ * first such product is of zeros. */
+template <typename Format>
 __device__ __forceinline__ void multiply_few(const rp_matmul_experts_args &args, ring &r,
-                                             const operands &o, float (&sums)[WIDTH / 2]) {
-    constexpr int TILES = WIDTH / 8;
-    constexpr int UNROLL = WIDTH > 32 ? 1 : 4; /* more would not fit into the registers */
+                                             const operands &o, float (&sums)[4]) {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t own = lane % 8 * BOX_BYTES + (lane / 8 ^ lane % 8) * CHUNK;
-    float d[TILES][4] = {};
+    half_stage late = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sums[i] = 0.0f;
 #pragma unroll 1
     for (uint32_t k = 0; k < args.blocks; k++) {
-        tile_scales scales;
+        half_stage early;
         rp_barrier_wait(r.full_barrier(), r.phase);
-#pragma unroll UNROLL
-        for (int pair = 0; pair < 4; pair++) {
-            uint32_t a[2][4], b[4];
-            /* the swizzle moves 16 bytes: two steps are four of them */
-            uint32_t from =
-                (r.rows(args) + pair / 2 * (args.token_bytes / TILE_BOXES) + own) ^ pair % 2 * 64;
-            decode_pair<Format>(o.tiles + r.stage * args.stage_bytes, o.weights, pair, o.offset,
-                                scales, a);
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                load_tokens(from + t * 8 * BOX_BYTES, b);
-                multiply_step(d[t], a[0], b[0], b[1]);
-                multiply_step(d[t], a[1], b[2], b[3]);
-            }
-        }
+        const unsigned char *stage = o.tiles + r.stage * args.stage_bytes;
+        const uint32_t rows = r.rows(args) + own;
+        half_tile first = load_half(stage, o.at, 0), second = load_half(stage, o.at, 1);
+        multiply_half(sums, late);
+        decode_half(first, rows, early);
+        multiply_half(sums, early);
+        decode_half(second, rows + args.token_bytes / TILE_BOXES, late);
         __syncwarp();
         free_stage(r.empty_barrier());
         r.next(args);
     }
-#pragma unroll
-    for (int i = 0; i < WIDTH / 2; i++)
-        sums[i] = d[i / 4][i % 4];
+    multiply_half(sums, late);
 }
 
-/* All of K, many rows. Two instructions multiply while the operands of the next two are decoded. */
-template <typename Format, int WIDTH>
+/* All of K, more rows. Two instructions multiply while the operands of the next two are decoded. An
+ * instruction needs four warps: those past the weight rows of a tile multiply what is there. */
+template <typename Format, int WIDTH, bool FEW>
 __device__ __forceinline__ void multiply_many(const rp_matmul_experts_args &args, ring &r,
                                               const operands &o, float (&sums)[WIDTH / 2]) {
     uint32_t before = 0, held[2][2][4];
@@ -177,18 +203,22 @@ __device__ __forceinline__ void multiply_many(const rp_matmul_experts_args &args
         sums[i] = 0.0f;
 #pragma unroll 1
     for (uint32_t k = 0; k < args.blocks; k++) {
-        tile_scales scales;
+        const unsigned char *stage = o.tiles + r.stage * args.stage_bytes;
+        const uint32_t rows = rp_wgmma_operand_low(r.rows(args));
+        half_tile half;
         rp_barrier_wait(r.full_barrier(), r.phase);
+        if (FEW)
+            rp_shared_fence_async(); /* copy_few_rows has none */
 #pragma unroll
         for (int pair = 0; pair < 4; pair++) {
-            uint64_t b =
-                rp_wgmma_operand(r.rows(args) + pair / 2 * (args.token_bytes / TILE_BOXES)) +
-                pair % 2 * 4;
-            decode_pair<Format>(o.tiles + r.stage * args.stage_bytes, o.weights, pair, o.offset,
-                                scales, held[pair % 2]);
+            uint32_t b = rows + pair / 2 * (args.token_bytes / TILE_BOXES / 16) + pair % 2 * 4;
+            if (pair % 2 == 0)
+                half = load_half(stage, o.at, pair / 2);
+            decode_pair(half, pair % 2, held[pair % 2]);
             rp_wgmma_fence();
-            rp_wgmma_held<WIDTH>::run(sums, held[pair % 2][0], b, (k | pair) != 0);
-            rp_wgmma_held<WIDTH>::run(sums, held[pair % 2][1], b + 2, 1);
+            rp_wgmma_held<WIDTH>::run(sums, held[pair % 2][0], rp_wgmma_operand_of(b),
+                                      (k | pair) != 0);
+            rp_wgmma_held<WIDTH>::run(sums, held[pair % 2][1], rp_wgmma_operand_of(b + 2), 1);
             rp_wgmma_commit();
             rp_wgmma_wait<1>();
             if (pair == 0 && k > 0)
@@ -201,19 +231,34 @@ __device__ __forceinline__ void multiply_many(const rp_matmul_experts_args &args
     free_stage(before);
 }
 
+/* Nothing, where each warp multiplies for itself and this one has no weight rows. */
+__device__ __forceinline__ void multiply_none(const rp_matmul_experts_args &args, ring &r) {
+    for (uint32_t k = 0; k < args.blocks; k++) {
+        rp_barrier_wait(r.full_barrier(), r.phase);
+        __syncwarp();
+        free_stage(r.empty_barrier());
+        r.next(args);
+    }
+}
+
 template <typename Format, int WIDTH, bool FEW, bool GATED>
 __device__ __forceinline__ void run_tile_unit(const rp_matmul_experts_args &args, ring &r,
                                               const operands &o, const unit &u,
                                               uint32_t warpgroup) {
     float sums[WIDTH / 2];
-    if constexpr (FEW)
-        multiply_few<Format, WIDTH>(args, r, o, sums);
+    store_values values;
+    if (FEW)
+        values = load_store_values<GATED>(args, u, warpgroup);
+    if constexpr (WIDTH == 8)
+        multiply_few<Format>(args, r, o, sums);
     else
-        multiply_many<Format, WIDTH>(args, r, o, sums);
+        multiply_many<Format, WIDTH, FEW>(args, r, o, sums);
 #pragma unroll
     for (int i = 0; i < WIDTH / 2; i++)
         sums[i] *= TILE_UNIT;
-    store<WIDTH, GATED, RP_WGMMA_BF16>(args, u, warpgroup, sums);
+    if (!FEW)
+        values = load_store_values<GATED>(args, u, warpgroup);
+    store<WIDTH, GATED, RP_WGMMA_BF16>(args, u, warpgroup, values, sums);
 }
 
 template <typename Format, bool FEW, bool GATED>
@@ -221,24 +266,25 @@ __device__ __forceinline__ void run_tile_units(const rp_matmul_experts_args &arg
                                                const unsigned char *data, rp_stamp &stamp) {
     const uint32_t warpgroup = rp_own_warpgroup();
     const uint32_t warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0); /* uniform */
-    const operands o = {data, weights_of_warp<Format, GATED>(args, warp), tile_offset(args.format)};
+    const operands o = {data, weights_of_lane<Format, GATED>(args, warp)};
     stamp.wait();
     stamp.look();
-    /* With many rows a warpgroup's warps work together. */
-    if ((FEW ? warp * 16 : warpgroup * 64) >= args.cols)
+    if (warpgroup * 64 >= args.cols)
         return;
     unit u;
     for (walk w(args); w.next(args, u);) {
 #define RUN(width) run_tile_unit<Format, width, FEW, GATED>(args, r, o, u, warpgroup)
         if constexpr (FEW) {
-            if (u.count <= 8)
-                RUN(8);
-            else if (u.count <= 16)
-                RUN(16);
-            else if (u.count <= 32)
-                RUN(32);
-            else
+            if (u.count > 32)
                 RUN(64);
+            else if (u.count > 16)
+                RUN(32);
+            else if (u.count > 8)
+                RUN(16);
+            else if (warp * 16 < args.cols)
+                RUN(8);
+            else
+                multiply_none(args, r);
         } else {
             if (u.count <= 64)
                 RUN(64);
@@ -266,9 +312,7 @@ __global__ void __launch_bounds__(threads<FEW>, FEW ? 2 : 1)
     if (threadIdx.x == MULTIPLYING) {
         for (uint32_t i = 0; i < args.stages; i++) {
             rp_barrier_init(r.full + 8 * i, 1 + row_threads<FEW> / (FEW ? 1 : 32));
-            rp_barrier_init(r.empty + 8 * i, FEW              ? args.cols / 16
-                                             : args.cols > 64 ? 8
-                                                              : 4); /* warps */
+            rp_barrier_init(r.empty + 8 * i, args.cols > 64 ? 8 : 4); /* warps */
         }
         rp_barrier_init_fence();
     }

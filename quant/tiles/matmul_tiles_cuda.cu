@@ -44,8 +44,8 @@ __device__ __forceinline__ void decode_tile(const unsigned char *tile, uint32_t 
     tile_scales scales;
 #pragma unroll
     for (int pair = 0; pair < 4; pair++) {
-        tile_codes<Format::BITS> words;
-        load_codes<Format::BITS>(codes, pair, lane, words);
+        tile_codes<Format> words;
+        load_codes<Format>(codes, pair, lane, words);
 #pragma unroll
         for (int odd = 0; odd < 2; odd++) {
             int col = (2 * pair + odd) * 16;

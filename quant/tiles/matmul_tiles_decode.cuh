@@ -29,6 +29,21 @@ __device__ __forceinline__ uint32_t bf16_fma(uint32_t a, uint32_t b, uint32_t c)
 __device__ __forceinline__ uint32_t bf16_mul(uint32_t a, uint32_t b) {
     return bf16_fma(a, b, 0x80008000u);
 }
+/* One half of a by both of b. */
+__device__ __forceinline__ uint32_t bf16_mul_half(uint32_t a, bool is_upper, uint32_t b) {
+    uint32_t d;
+    if (is_upper)
+        asm("{ .reg .b16 l, u; .reg .b32 t; mov.b32 {l, u}, %1; mov.b32 t, {u, u};"
+            "fma.rn.bf16x2 %0, t, %2, %3; }"
+            : "=r"(d)
+            : "r"(a), "r"(b), "r"(0x80008000u));
+    else
+        asm("{ .reg .b16 l, u; .reg .b32 t; mov.b32 {l, u}, %1; mov.b32 t, {l, l};"
+            "fma.rn.bf16x2 %0, t, %2, %3; }"
+            : "=r"(d)
+            : "r"(a), "r"(b), "r"(0x80008000u));
+    return d;
+}
 /* Twice the same number, rounded. */
 __device__ __forceinline__ uint32_t bf16_pair(float value) {
     uint32_t d;
@@ -66,7 +81,7 @@ template <typename Format>
 __device__ __forceinline__ void load_scale(const unsigned char *tile, int group, uint32_t row,
                                            uint32_t offset, uint32_t &a, uint32_t &c) {
     constexpr rp_tile_kind KIND = Format::KIND;
-    uint32_t at = group * 16 + row;
+    uint32_t at = KIND == RP_TILE_FP4 ? row * Format::GROUPS + group : group * 16 + row;
     const uint16_t *halves = (const uint16_t *)tile;
     if constexpr (KIND == RP_TILE_MIN_2) {
         const unsigned char *levels = tile + 64;
@@ -105,15 +120,18 @@ __device__ __forceinline__ void load_scales(const unsigned char *tile, int group
         load_scale<Format>(tile, group, row + 8 * i, offset, to.a[i], to.c[i]);
 }
 
-/* The codes of a lane for two steps, 2 * pair and the next. */
-template <int BITS> struct tile_codes {
-    uint32_t words[BITS == 16 ? 8 : BITS == 8 ? 4 : 2];
+/* The codes of a lane for two steps, 2 * pair and the next; of FP4 for four: the two words of row
+ * lane / 4, then those of row lane / 4 + 8. */
+template <typename Format> struct tile_codes {
+    static constexpr bool IS_FP4 = Format::KIND == RP_TILE_FP4;
+    uint32_t words[Format::BITS == 16 ? 8 : Format::BITS == 8 || IS_FP4 ? 4 : 2];
     uint32_t high; /* of 5 and 6 bits */
 };
 
-template <int BITS>
+template <typename Format>
 __device__ __forceinline__ void load_codes(const unsigned char *codes, int pair, uint32_t lane,
-                                           tile_codes<BITS> &to) {
+                                           tile_codes<Format> &to) {
+    constexpr int BITS = Format::BITS;
     if constexpr (BITS == 16) {
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -121,6 +139,11 @@ __device__ __forceinline__ void load_codes(const unsigned char *codes, int pair,
                 *(const uint4 *)(codes + (2 * pair + i) * 512 + lane * 16);
     } else if constexpr (BITS == 8) {
         *(uint4 *)to.words = *(const uint4 *)(codes + pair * 512 + lane * 16);
+    } else if constexpr (Format::KIND == RP_TILE_FP4) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            *(uint2 *)(to.words + 2 * i) =
+                *(const uint2 *)(codes + pair / 2 * 512 + i * 256 + lane * 8);
     } else {
         *(uint2 *)to.words = *(const uint2 *)(codes + pair / 2 * 512 + lane * 16 + pair % 2 * 8);
     }
@@ -135,19 +158,29 @@ __device__ __forceinline__ uint32_t moved(uint32_t value, int from, int to) {
     return from >= to ? value >> (from - to) : value << (to - from);
 }
 
+/* Register r of eight (quant/tiles.h): two codes of E2M1 where bf16 has sign, exponent and
+ * mantissa. */
+__device__ __forceinline__ uint32_t fp4_register(uint32_t first, uint32_t second, int r) {
+    uint32_t word = r < 4 ? first : second, by = RP_TILE_FP4_ROTATIONS >> 4 * r & 15;
+    if (r % 4 == 3)
+        word = (first & RP_TILE_FP4_FIRST) | (second & ~RP_TILE_FP4_FIRST);
+    /* the lowest bits of each half word are not asked for: no rotation where a shift will do */
+    return (by <= 6 ? word << by : __funnelshift_l(word, word, by)) & RP_TILE_FP4_MASK;
+}
+
 /* Register q of step 2 * pair + odd: two codes, each in the low bits of a half word; of E2M1 where
  * bf16 has sign, exponent and mantissa. */
 template <typename Format>
-__device__ __forceinline__ uint32_t codes_of(const tile_codes<Format::BITS> &codes, int pair,
-                                             int odd, int q) {
+__device__ __forceinline__ uint32_t codes_of(const tile_codes<Format> &codes, int pair, int odd,
+                                             int q) {
     constexpr int BITS = Format::BITS;
     if constexpr (BITS == 16) {
         return codes.words[4 * odd + q];
     } else if constexpr (BITS == 8) {
         return moved(codes.words[2 * odd + q / 2], q % 2 * 8, 0) & 0x00FF00FFu;
     } else if constexpr (Format::KIND == RP_TILE_FP4) {
-        uint32_t placed = moved(codes.words[odd], 4 * q, 6) & 0x03C003C0u;
-        return (placed & 0x02000200u) * 63 + placed;
+        return fp4_register(codes.words[q % 2 * 2], codes.words[q % 2 * 2 + 1],
+                            pair % 2 * 4 + 2 * odd + q / 2);
     } else {
         uint32_t low = moved(codes.words[odd], 4 * q, 0) & 0x000F000Fu;
         if constexpr (BITS == 5)
@@ -174,8 +207,8 @@ __device__ __forceinline__ uint32_t weights_of(uint32_t codes, const tile_scales
 
 /* The operand of one step. */
 template <typename Format>
-__device__ __forceinline__ void decode_step(const tile_codes<Format::BITS> &codes, int pair,
-                                            int odd, const tile_scales &scales, uint32_t (&a)[4]) {
+__device__ __forceinline__ void decode_step(const tile_codes<Format> &codes, int pair, int odd,
+                                            const tile_scales &scales, uint32_t (&a)[4]) {
 #pragma unroll
     for (int q = 0; q < 4; q++)
         a[q] = weights_of<Format>(codes_of<Format>(codes, pair, odd, q), scales, q);

@@ -127,9 +127,8 @@ __device__ __forceinline__ void multiply_tiles(const unsigned char *tile, uint32
         load_tokens(from, b[0]);
 #pragma unroll
         for (int p = 0; p < PANELS; p++) {
-            tile_codes<Format::BITS> words;
-            load_codes<Format::BITS>(tile + p * Format::BYTES + Format::SCALE_BYTES, pair, lane,
-                                     words);
+            tile_codes<Format> words;
+            load_codes<Format>(tile + p * Format::BYTES + Format::SCALE_BYTES, pair, lane, words);
 #pragma unroll
             for (int odd = 0; odd < 2; odd++) {
                 int col = (2 * pair + odd) * 16;

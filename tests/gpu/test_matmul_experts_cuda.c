@@ -67,6 +67,8 @@ static const struct shape shapes[] = {
     {32, 4, 33, 352, 608, MXFP4, SPREAD, true},
     {7, 7, 37, 32, 32, MXFP4, SPREAD, false},
     {16, 3, 65, 256, 416, MXFP4, ONE, false},
+    {6, 2, 66, 160, 288, MXFP4, SKEWED, true},
+    {16, 4, 60, 352, 224, MXFP4, SKEWED, false},
     {6, 2, 300, 320, 544, MXFP4, SPREAD, true},
     {6, 2, 131, 160, 64, MXFP4, ONE, true},
     {9, 2, 290, 224, 1056, MXFP4, SKEWED, true},

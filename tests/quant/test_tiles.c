@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -91,6 +92,49 @@ static void powers_of_two_as_scales_are_exact(void **state) {
     drop(&p);
 }
 
+static float value_of_half(uint32_t half) {
+    uint32_t bits = half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* A register as the GPU makes it: a word turned and masked. */
+static uint32_t fp4_register(const uint32_t *words, uint32_t r) {
+    uint32_t by = RP_TILE_FP4_ROTATIONS >> 4 * r & 15, word = words[r / 4];
+    if (r % 4 == 3)
+        word = (words[0] & RP_TILE_FP4_FIRST) | (words[1] & ~RP_TILE_FP4_FIRST);
+    return (by ? word << by | word >> (32 - by) : word) & RP_TILE_FP4_MASK;
+}
+
+static void fp4_codes_become_registers_of_bf16(void **state) {
+    (void)state;
+    static const uint32_t types[2] = {RP_BLOCK_MXFP4, RP_BLOCK_NVFP4};
+    for (uint32_t t = 0; t < 2; t++) {
+        struct packed p = make(&types[t], 1);
+        struct rp_tile_format format = rp_tile_format_of(types[t]);
+        uint32_t groups = RP_TILE_COLS / format.group, tiles = RP_CEIL_DIV(COLS, RP_TILE_COLS);
+        for (uint32_t n = 0; n < ROWS; n++)
+            for (uint32_t k = 0; k < COLS; k++) {
+                uint32_t in = n % RP_TILE_ROWS, at = k % RP_TILE_COLS, words[2];
+                const unsigned char *tile =
+                    (const unsigned char *)p.tiles.data +
+                    (n / RP_TILE_ROWS * tiles + k / RP_TILE_COLS) * rp_tile_bytes(format);
+                const unsigned char *codes = tile + rp_tile_scale_bytes(format.kind, format.group) +
+                                             at / 64 * 512 + in / 8 * 256 +
+                                             (in % 8 * 4 + k % 8 / 2) * 8;
+                uint16_t scale;
+                memcpy(&scale, tile + 2 * (in * groups + at / format.group), sizeof scale);
+                memcpy(words, codes, sizeof words);
+                uint32_t pair = fp4_register(words, at % 64 / 16 * 2 + k % 16 / 8);
+                float value = value_of_half(pair >> 16 * (k % 2) & 0xFFFF) * 0x1p126f;
+                assert_true(rp_round_bf16(value * value_of_half(scale)) ==
+                            rp_tiles_weight(&p.tiles, n, k));
+            }
+        drop(&p);
+    }
+}
+
 static void parts_have_panels_of_their_own(void **state) {
     (void)state;
     const uint32_t types[3] = {RP_BLOCK_Q6_K, RP_BLOCK_INT4 + 18, RP_BLOCK_Q8_0};
@@ -120,6 +164,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_of_every_type_are_rounded_to_bf16),
         cmocka_unit_test(powers_of_two_as_scales_are_exact),
+        cmocka_unit_test(fp4_codes_become_registers_of_bf16),
         cmocka_unit_test(parts_have_panels_of_their_own),
         cmocka_unit_test(rows_past_the_last_are_zero),
     };
