@@ -182,7 +182,6 @@ int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused) 
                                           .in_stride = quantized ? rows.stride : in.stride,
                                           .in_scales = rows.scales,
                                           .in_divisor = down ? 0 : experts.used,
-                                          .is_ordered = down,
                                           .by_choice = down,
                                           .out = values_of(low, &op->out),
                                           .gated = !down,

@@ -35,9 +35,6 @@ struct rp_matmul_experts_cuda {
     const float *in_scales; /* W8A8: of each row of `in` */
     /* The input of the choice c is row c / in_divisor; 0: the row of its position in the order. */
     uint32_t in_divisor;
-    /* The order and its work list were complete when the kernel ahead began: a GEMM of experts lies
-     * between. Then weights need not wait for that kernel. */
-    bool is_ordered;
     bool by_choice;       /* its output is row c, else the row of its position */
     struct rp_values out; /* f32 or bf16 */
     bool gated;           /* as in struct rp_matmul_cuda */

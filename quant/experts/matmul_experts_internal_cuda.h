@@ -47,7 +47,6 @@ struct rp_matmul_experts_args {
     enum rp_activation fn;
     enum rp_dtype dtype;
     bool paired; /* two neighboring outputs lie at a multiple of four bytes */
-    bool early;  /* weights are requested before the wait for the kernel ahead */
     bool many, gated, by_choice, dependent;
 };
 

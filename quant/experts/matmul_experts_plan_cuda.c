@@ -3,7 +3,6 @@
 #include "quant/matmul_internal_cuda.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define COLS_MOST 128u /* weight rows of a tile */
@@ -162,13 +161,6 @@ static int fill_args(struct rp_matmul_experts_args *args, const struct rp_matmul
     args->in_divisor = op->in_divisor;
     args->each = w->rows / op->experts.count;
     args->many = !is_few(op->experts, tokens);
-    /* TEMPORARY, for one measurement: RP_EXPERTS_EARLY=1; RP_EXPERTS_COLS_GATED and
-     * RP_EXPERTS_COLS_DOWN = 64, 96, 128. */
-    const char *early = getenv("RP_EXPERTS_EARLY");
-    const char *cols = getenv(op->gated ? "RP_EXPERTS_COLS_GATED" : "RP_EXPERTS_COLS_DOWN");
-    args->early = early && early[0] == '1' && op->is_ordered && is_tiles(w) && !args->many;
-    if (cols && !tile_cols && is_tiles(w))
-        tile_cols = (uint32_t)atoi(cols);
     args->cols = tile_cols ? tile_cols : choose_cols(op, args->each);
     lay_out_stage(args, op, tile_rows);
     args->col_tiles = RP_CEIL_DIV(args->each, args->cols);

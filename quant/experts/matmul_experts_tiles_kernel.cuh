@@ -29,8 +29,7 @@ __device__ __forceinline__ void copy_tiles(const rp_matmul_experts_args &args, r
     const uint32_t group = GATED ? panels / 2 : panels; /* of gates, of ups, or of all */
     const uint32_t all = args.each / RP_TILE_ROWS, of_group = GATED ? all / 2 : all;
     const uint32_t own = lane % group, ups = lane >= group ? of_group : 0;
-    if (!args.early) /* the block's other warps wait */
-        rp_pdl_wait();
+    rp_pdl_wait();
     unit u;
     for (walk w(args); w.next(args, u);) {
         uint32_t panel = u.col / (GATED ? 2 * RP_TILE_ROWS : RP_TILE_ROWS) + own;
