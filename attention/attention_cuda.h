@@ -9,9 +9,9 @@
  *   plan     once per forward graph, after step_begin: work lists in device memory (from live
  *            counts)
  *   decode   query heads of a KV head packed in one tensor-core tile; keys cut into splits at
- *            absolute multiples of RP_ATTENTION_SPLIT (twice it with 8-bit pages, and twice it with
- *            latents; doubled until a row has few enough: a function of its position and window
- *            alone); splits merged in rising order
+ *            absolute multiples of RP_ATTENTION_SPLIT (twice it with 8-bit pages; doubled until a
+ *            row has few enough: a function of its position and window alone); splits merged in
+ *            rising order
  *   prefill  tiles of queries over blocks of keys in rising order from the first block that any
  *            mask of the row can see
  *   latent   pages of latents of 512 + 64 values, decode and prompt rows in two launches: splits as in

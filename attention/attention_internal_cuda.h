@@ -41,11 +41,10 @@ extern "C" {
 #define RP_ATTENTION_SPLITS_MAX (RP_ATTENTION_SPLITS + 1u)
 
 /* Keys in the shortest split of a decode row: twice as many with 8-bit pages, for the same number
- * of bytes, and twice as many of latents, whose partial sums are large. With a mask program always
- * RP_ATTENTION_SPLIT, the size of its units. */
-#define RP_ATTENTION_SHORTEST_SPLIT(kv)                                                            \
-    (RP_ATTENTION_SPLIT * ((kv).latent ? 2 : 1) *                                                  \
-     ((kv).dtype == RP_DTYPE_INT8 || (kv).dtype == RP_DTYPE_FP8_E4M3 ? 2 : 1))
+ * of bytes. With a mask program always RP_ATTENTION_SPLIT, the size of its units. */
+#define RP_ATTENTION_SHORTEST_SPLIT(page)                                                          \
+    ((page) == RP_DTYPE_INT8 || (page) == RP_DTYPE_FP8_E4M3 ? 2 * RP_ATTENTION_SPLIT               \
+                                                            : RP_ATTENTION_SPLIT)
 
 /* Query heads per KV head that the tensor-core kernels pack into one tile. */
 #define RP_ATTENTION_GROUP_MAX 16u

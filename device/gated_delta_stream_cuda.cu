@@ -225,11 +225,10 @@ static __device__ void compute_items(const rp_gated_delta_cuda &args, shared_mem
         barrier_wait(&shared->arrived[stage], n / STAGES);
         float o = token.live ? compute(token, shared->states[stage]) : 0.0f;
         size_t at = token.token * args.out.stride + token.head * DIM + col;
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(&shared->computed[stage]);
+        /* Each for itself: so racecheck follows it. */
+        barrier_arrive(&shared->computed[stage]);
         if (n % PASS == PASS - 1)
-            barrier_arrive(&shared->spent[pass % 2]); /* each for itself, too */
+            barrier_arrive(&shared->spent[pass % 2]);
         if (rp_delta_lane_stores(lane))
             ((float *)args.out.data)[at] = o;
     }
@@ -239,7 +238,7 @@ static __device__ __forceinline__ void open_barriers(shared_memory *shared) {
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < STAGES; i++) {
             barrier_init(&shared->arrived[i], 1);
-            barrier_init(&shared->computed[i], COMPUTE_WARPS);
+            barrier_init(&shared->computed[i], COMPUTE_WARPS * 32);
         }
         for (uint32_t i = 0; i < 2; i++) {
             barrier_init(&shared->prepared[i], 32);

@@ -4,9 +4,9 @@
  * tokens and heads (prompts). A block reads 32 keys at a time into shared memory and uses them
  * twice: as K, all 576 columns, and as V, the first 512.
  *
- *   scores   warp w: columns [144 (w % 4), + 144) of 8 keys; the four sums are added in order
+ *   scores   warp w: columns [144 (w % 4), + 144) of 16 keys; the four sums are added in order
  *   softmax  warp w: some of the rows, a lane for each key
- *   values   warp w: 32 of the 512 columns, all rows
+ *   values   warp w: 64 of the 512 columns, all rows
  *
  * q and the weights are rounded to bf16; of 8-bit pages the quantized values are exact in bf16, and
  * a key's scale multiplies its score and its weight.
@@ -30,8 +30,14 @@ uint32_t decode_tiles(const rp_attention_cuda_config *config) {
     return config->heads <= 16 ? 1 : 2;
 }
 
+/* Blocks of all groups, for decode. */
+uint32_t blocks_of(const rp_attention_cuda_config *config, uint32_t per_sm) {
+    const uint32_t groups = rp_attention_latent_cuda_groups(config);
+    return RP_MAX(config->limits.sm_count * per_sm / groups, 1u) * groups;
+}
+
 template <rp_dtype Page>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS, 2)
     latent_decode_16(const __grid_constant__ latent_args args) {
     extern __shared__ __align__(16) unsigned char memory[];
     latent_decode<1, Page>(args, *(latent_shared<1> *)memory);
@@ -96,11 +102,14 @@ int start(const void *kernel, uint32_t blocks, size_t shared_bytes,
 
 template <rp_dtype Page>
 int decode_run(const rp_attention_cuda_args *call, const latent_args &args, cudaStream_t stream) {
-    const uint32_t blocks = rp_attention_latent_cuda_blocks(&call->config);
-    return args.group == 32 ? start((const void *)latent_decode_32<Page>, blocks,
-                                    sizeof(latent_shared<2>), call, args, stream)
-                            : start((const void *)latent_decode_16<Page>, blocks,
-                                    sizeof(latent_shared<1>), call, args, stream);
+    const uint32_t most = call->config.bucket.rows * args.groups * RP_ATTENTION_SPLITS_MAX;
+    if (args.group == 32)
+        return start((const void *)latent_decode_32<Page>, blocks_of(&call->config, 1),
+                     sizeof(latent_shared<2>), call, args, stream);
+    /* With no more splits than SMs, each has one to itself. */
+    const uint32_t per_sm = most <= call->config.limits.sm_count ? 1 : 2;
+    return start((const void *)latent_decode_16<Page>, blocks_of(&call->config, per_sm),
+                 sizeof(latent_shared<1>), call, args, stream);
 }
 
 template <rp_dtype Page>
@@ -125,8 +134,7 @@ bool rp_attention_latent_cuda_supports(const rp_attention_cuda_config *config) {
            config->kv_heads == 1 && kv->dtype != RP_DTYPE_F32 &&
            (kv->page_tokens & (kv->page_tokens - 1)) == 0 &&
            config->limits.compute_capability >= 80 &&
-           RP_MAX(RP_MAX(sizeof(latent_shared<1>), sizeof(latent_shared<2>)),
-                  sizeof(latent_shared<4>)) <= config->limits.shared_bytes_block;
+           sizeof(latent_shared<4>) <= config->limits.shared_bytes_block;
 }
 
 uint32_t rp_attention_latent_cuda_groups(const rp_attention_cuda_config *config) {
@@ -137,10 +145,8 @@ uint32_t rp_attention_latent_cuda_tile(const rp_attention_cuda_config *config) {
     return RP_MAX(PREFILL_ROWS / config->heads, 1u);
 }
 
-/* One on each SM, whose shared memory it fills with keys in flight. */
 uint32_t rp_attention_latent_cuda_blocks(const rp_attention_cuda_config *config) {
-    const uint32_t groups = rp_attention_latent_cuda_groups(config);
-    return RP_MAX(config->limits.sm_count / groups, 1u) * groups;
+    return blocks_of(config, decode_tiles(config) == 1 ? 2 : 1);
 }
 
 size_t rp_attention_latent_cuda_partial_floats(const rp_attention_cuda_config *config) {

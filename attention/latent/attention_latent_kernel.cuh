@@ -160,22 +160,15 @@ __device__ __forceinline__ bool arrive(const latent_args &args, latent_shared<MT
 template <int MT>
 __device__ __forceinline__ void gather(const latent_args &args, const latent_line &line,
                                        const rp_attention_plan_row &info, latent_sums<MT> &state) {
-    constexpr uint32_t FLIGHT = MT == 1 ? 4 : 2; /* partial sums that are loaded at a time */
     const uint32_t first = line.owner_of(info.begin);
     const uint32_t end = info.begin + info.splits;
     get_partial<MT>(partial_at<MT>(args, first, PREFIX_SLOT), state);
 #pragma unroll 1
-    for (uint32_t split = line.begin_of(first + 1); split < end; split += FLIGHT) {
-        latent_sums<MT> next[FLIGHT];
-#pragma unroll
-        for (uint32_t i = 0; i < FLIGHT; i++) {
-            const uint32_t at = min(split + i, end - 1), owner = line.owner_of(at);
-            get_partial<MT>(partial_at<MT>(args, owner, at - line.begin_of(owner)), next[i]);
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < FLIGHT; i++)
-            if (split + i < end)
-                state.fold(next[i]);
+    for (uint32_t split = line.begin_of(first + 1); split < end; split++) {
+        const uint32_t owner = line.owner_of(split);
+        latent_sums<MT> next;
+        get_partial<MT>(partial_at<MT>(args, owner, split - line.begin_of(owner)), next);
+        state.fold(next);
     }
 }
 

@@ -9,19 +9,17 @@
 
 namespace {
 
-constexpr uint32_t WARPS = 16, THREADS = WARPS * 32;
+constexpr uint32_t WARPS = 8, THREADS = WARPS * 32;
 constexpr uint32_t DIM = 576, VALUE = 512;        /* columns of a latent, as K and as V */
 constexpr uint32_t KEYS = 32;                     /* of a tile, at absolute multiples of it */
 constexpr uint32_t PARTS = 4, PART = DIM / PARTS; /* of K, whose scores are added in order */
 constexpr uint32_t COLUMNS = VALUE / WARPS;       /* of the output, of a warp */
-/* Sixteen threads copy a key in chunks of eight columns. */
-constexpr uint32_t KEY_THREADS = THREADS / KEYS, KEY_CHUNKS = DIM / 8;
-constexpr uint32_t CHUNKS = (KEY_CHUNKS + KEY_THREADS - 1) / KEY_THREADS; /* of a thread */
+constexpr uint32_t CHUNKS = DIM / 64; /* of eight columns, that a thread copies of its key */
 /* Rows in shared memory begin in different banks. */
 constexpr uint32_t ROW = DIM + 8, SCORE_ROW = KEYS + 8, WEIGHT_ROW = KEYS + 8;
 
 template <int MT> struct latent_shared {
-    static constexpr uint32_t STAGES = MT == 1 ? 5 : MT == 2 ? 4 : 2;
+    static constexpr uint32_t STAGES = MT == 2 ? 3 : 2;
     __nv_bfloat16 q[MT * 16][ROW];
     __nv_bfloat16 keys[STAGES][KEYS][ROW];
     __nv_bfloat16 weights[MT * 16][WEIGHT_ROW];
@@ -117,12 +115,6 @@ __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t at) {
                  : "r"(at)
                  : "memory");
 }
-__device__ __forceinline__ void load_matrices(uint32_t (&to)[2], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(to[0]), "=r"(to[1])
-                 : "r"(at)
-                 : "memory");
-}
 __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -145,8 +137,8 @@ __device__ __forceinline__ void copy_or_clear(uint32_t to, const void *from, boo
 
 /* -- from pages to shared memory --------------------------------------- */
 
-/* A thread copies chunks threadIdx.x % KEY_THREADS + KEY_THREADS * i of the tile's key threadIdx.x /
- * KEY_THREADS. Keys outside of the work are zeros, and neither they nor their places in the page table are read. bf16: copied
+/* A thread copies chunks threadIdx.x % 8 + 8 i of the tile's key threadIdx.x / 8. Keys outside of
+ * the work are zeros, and neither they nor their places in the page table are read. bf16: copied
  * asynchronously, STAGES - 1 tiles ahead; 8 bits: read one tile ahead, converted when stored. */
 template <int MT, rp_dtype Page> struct latent_stream {
     static constexpr bool QUANTIZED = page_of<Page>::is_quantized;
@@ -156,17 +148,18 @@ template <int MT, rp_dtype Page> struct latent_stream {
     uint2 codes[QUANTIZED ? CHUNKS : 1];
     float scale;
 
-    static __device__ __forceinline__ uint32_t page_of_key(const latent_args &args,
-                                                           const latent_work &work, uint32_t tile) {
-        const uint32_t key = tile * KEYS + threadIdx.x / KEY_THREADS;
-        const bool is_read = key >= work.key_begin && key < work.key_end;
-        return is_read ? __ldcg(work.pages + (key >> args.page_log2)) : 0;
+    __device__ __forceinline__ void look_up(const latent_args &args, const latent_work &work,
+                                            uint32_t tile) {
+        const uint32_t key = tile * KEYS + threadIdx.x / 8;
+        page = 0;
+        if (key >= work.key_begin && key < work.key_end)
+            page = __ldcg(work.pages + (key >> args.page_log2));
     }
-    /* Begins to read a tile, whose page is known; bf16: into the stage. */
-    __device__ __forceinline__ void copy(const latent_args &args, const latent_work &work,
-                                         latent_shared<MT> &shared, uint32_t tile, uint32_t stage) {
-        const uint32_t own = threadIdx.x / KEY_THREADS, chunk = threadIdx.x % KEY_THREADS;
-        const uint32_t key = tile * KEYS + own;
+    /* Begins to read a tile; bf16: into the stage. Then looks up the next one's pages. */
+    __device__ __forceinline__ void issue(const latent_args &args, const latent_work &work,
+                                          latent_shared<MT> &shared, uint32_t tile,
+                                          uint32_t stage) {
+        const uint32_t key = tile * KEYS + threadIdx.x / 8, chunk = threadIdx.x % 8;
         const uint32_t in_page = key & ((1u << args.page_log2) - 1);
         const bool is_read = key >= work.key_begin && key < work.key_end;
         const unsigned char *run = args.kv + (is_read ? page * args.page_stride : 0);
@@ -174,62 +167,42 @@ template <int MT, rp_dtype Page> struct latent_stream {
             const unsigned char *from = run + in_page * DIM + chunk * 8;
 #pragma unroll
             for (uint32_t i = 0; i < CHUNKS; i++)
-                codes[i] = is_read && chunk + i * KEY_THREADS < KEY_CHUNKS
-                               ? __ldcg((const uint2 *)(from + i * KEY_THREADS * 8))
-                               : make_uint2(0, 0);
+                codes[i] = is_read ? __ldcg((const uint2 *)(from + i * 64)) : make_uint2(0, 0);
             scale = is_read ? __ldcg((const float *)(run + args.scales_at) + in_page) : 0.0f;
         } else {
             const unsigned char *from = run + (is_read ? in_page * (DIM * 2) + chunk * 16 : 0);
-            const uint32_t to = shared_address(&shared.keys[stage][own][chunk * 8]);
+            const uint32_t to = shared_address(&shared.keys[stage][threadIdx.x / 8][chunk * 8]);
             if (tile * KEYS < work.key_end) /* else the next work uses the stage */
 #pragma unroll
                 for (uint32_t i = 0; i < CHUNKS; i++)
-                    if (chunk + i * KEY_THREADS < KEY_CHUNKS)
-                        copy_or_clear(to + i * KEY_THREADS * 16,
-                                      from + (is_read ? i * KEY_THREADS * 16 : 0), is_read);
+                    copy_or_clear(to + i * 128, from + (is_read ? i * 128 : 0), is_read);
             asm volatile("cp.async.commit_group;" ::: "memory");
         }
-    }
-    /* The same, and looks up the next tile's page. */
-    __device__ __forceinline__ void issue(const latent_args &args, const latent_work &work,
-                                          latent_shared<MT> &shared, uint32_t tile,
-                                          uint32_t stage) {
-        copy(args, work, shared, tile, stage);
-        page = page_of_key(args, work, tile + 1);
+        look_up(args, work, tile + 1);
     }
     /* 8 bits: stores what was read. */
     __device__ __forceinline__ void put(latent_shared<MT> &shared, uint32_t stage) {
         if constexpr (QUANTIZED) {
-            const uint32_t own = threadIdx.x / KEY_THREADS, chunk = threadIdx.x % KEY_THREADS;
-            __nv_bfloat16 *to = &shared.keys[stage][own][chunk * 8];
+            __nv_bfloat16 *to = &shared.keys[stage][threadIdx.x / 8][threadIdx.x % 8 * 8];
 #pragma unroll
             for (uint32_t i = 0; i < CHUNKS; i++) {
-                if (chunk + i * KEY_THREADS >= KEY_CHUNKS)
-                    continue;
                 uint32_t even[2], odd[2];
                 quantized_to_bf16<Page>(codes[i].x, even[0], odd[0]);
                 quantized_to_bf16<Page>(codes[i].y, even[1], odd[1]);
-                *(uint4 *)(to + i * KEY_THREADS * 8) = make_uint4(
+                *(uint4 *)(to + i * 64) = make_uint4(
                     __byte_perm(even[0], odd[0], 0x5410), __byte_perm(even[0], odd[0], 0x7632),
                     __byte_perm(even[1], odd[1], 0x5410), __byte_perm(even[1], odd[1], 0x7632));
             }
-            if (chunk == 0)
-                shared.key_scales[stage][own] = scale;
+            if (threadIdx.x % 8 == 0)
+                shared.key_scales[stage][threadIdx.x / 8] = scale;
         }
     }
-    /* The first tiles of the work, whose pages are looked up together. */
+    /* The first tiles of the work. */
     __device__ __forceinline__ void start(const latent_args &args, const latent_work &work,
                                           latent_shared<MT> &shared, uint32_t tile) {
-        uint32_t pages[AHEAD + 1];
-#pragma unroll
-        for (uint32_t i = 0; i <= AHEAD; i++)
-            pages[i] = page_of_key(args, work, tile + i);
-#pragma unroll
-        for (uint32_t i = 0; i < AHEAD; i++) {
-            page = pages[i];
-            copy(args, work, shared, tile + i, (tile + i) % STAGES);
-        }
-        page = pages[AHEAD];
+        look_up(args, work, tile);
+        for (uint32_t i = 0; i < AHEAD; i++)
+            issue(args, work, shared, tile + i, (tile + i) % STAGES);
         put(shared, tile % STAGES);
     }
     /* The oldest tile has arrived, for this thread. */
@@ -243,7 +216,7 @@ template <int MT, rp_dtype Page> struct latent_stream {
 template <int MT>
 __device__ __forceinline__ void load_query(const latent_args &args, const latent_work &work,
                                            latent_shared<MT> &shared) {
-#pragma unroll 5
+#pragma unroll 3
     for (uint32_t i = threadIdx.x; i < MT * 16 * (DIM / 4); i += THREADS) {
         const uint32_t row = i / (DIM / 4), col = i % (DIM / 4) * 4;
         const uint32_t token = row / args.group, head = work.head + row % args.group;
@@ -260,34 +233,37 @@ __device__ __forceinline__ void load_query(const latent_args &args, const latent
 
 /* -- a tile ------------------------------------------------------------- */
 
-/* A warp's part of the scores' columns, for 8 of the keys. */
+/* A warp's part of the scores' columns, for 16 of the keys. */
 template <int MT>
 __device__ __forceinline__ void multiply_keys(latent_shared<MT> &shared, uint32_t stage) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t part = warp % PARTS, key = warp / PARTS * 8, first = part * PART;
-    const uint32_t keys_at =
-        shared_address(&shared.keys[stage][key + lane % 8][first + lane / 8 % 2 * 8]);
+    const uint32_t part = warp % PARTS, key = warp / PARTS * 16, first = part * PART;
+    const uint32_t keys_at = shared_address(
+        &shared.keys[stage][key + lane / 16 * 8 + lane % 8][first + lane / 8 % 2 * 8]);
     const uint32_t q_at = shared_address(&shared.q[lane % 16][first + lane / 16 * 8]);
-    float s[MT][4] = {};
+    float s[MT][2][4] = {};
 #pragma unroll
     for (uint32_t k = 0; k < PART / 16; k++) {
-        uint32_t b[2];
+        uint32_t b[4];
         load_matrices(b, keys_at + k * 32);
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             uint32_t a[4];
             load_matrices(a, q_at + m * 16 * ROW * 2 + k * 32);
-            multiply(s[m], a, b[0], b[1]);
+            multiply(s[m][0], a, b[0], b[1]);
+            multiply(s[m][1], a, b[2], b[3]);
         }
     }
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint32_t row = m * 16 + half * 8 + lane / 4;
-            *(float2 *)&shared.scores[part][row][key + lane % 4 * 2] =
-                make_float2(s[m][half * 2], s[m][half * 2 + 1]);
-        }
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const uint32_t row = m * 16 + half * 8 + lane / 4;
+                *(float2 *)&shared.scores[part][row][key + n * 8 + lane % 4 * 2] =
+                    make_float2(s[m][n][half * 2], s[m][n][half * 2 + 1]);
+            }
 }
 
 /* The rows of the tile whose softmax a warp computes, a lane for each key. */

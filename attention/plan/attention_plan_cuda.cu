@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(THREADS)
     stamp.look();
     const rp_step_view &step = args.config.step;
     const uint32_t window = args.config.windows[blockIdx.x];
-    const uint32_t shortest = RP_ATTENTION_SHORTEST_SPLIT(args.config.kv);
+    const uint32_t shortest = RP_ATTENTION_SHORTEST_SPLIT(args.config.kv.dtype);
     const rp_attention_cuda_plan_view &plan = args.workspace.plans[blockIdx.x];
     const uint32_t row_count = step.counts->row_count;
     sums at = {0, 0, 0};

@@ -83,18 +83,20 @@ static double touched(const struct rp_matmul_experts_cuda *op) {
 }
 
 /* The weight rows of a tile with which the last wave of blocks wastes the least time. Of weights in
- * tiles, more than eight rows are multiplied by four warps together, which have 64 weight rows. */
+ * tiles, more than eight rows are multiplied by four warps together, which have 64 weight rows: 96
+ * are for one wave, where the experts have a row or two. */
 static uint32_t choose_cols(const struct rp_matmul_experts_cuda *op, uint32_t each) {
     static const uint32_t choices[] = {128, 96, 64};
-    bool whole = is_tiles(op->weight) && op->rows.max_rows > 8 * op->experts.count;
+    bool pairs = is_tiles(op->weight) && is_few(op->experts, op->rows.max_rows / op->experts.used);
+    uint32_t blocks = op->limits.sm_count * (pairs ? 2 : 1); /* at a time */
     uint32_t unit = is_tiles(op->weight) && op->gated ? 32 : 16;
     uint32_t most = (uint32_t)RP_ALIGN_UP(RP_MIN(each, COLS_MOST), unit), best = most;
     double least = INFINITY;
     for (size_t i = 0; i < RP_ARRAY_COUNT(choices); i++) {
         uint32_t cols = RP_MIN(choices[i], most);
-        if (whole && choices[i] % 64 != 0)
+        double waves = touched(op) * RP_CEIL_DIV(each, cols) / blocks;
+        if (is_tiles(op->weight) && choices[i] % 64 != 0 && waves > 1)
             continue;
-        double waves = touched(op) * RP_CEIL_DIV(each, cols) / op->limits.sm_count;
         double cost = (waves < 2 ? ceil(waves - 1e-6) : waves + 0.5) * (cols + TILE_COST);
         if (cost < least) {
             least = cost;

@@ -184,8 +184,7 @@ __device__ __forceinline__ void multiply_few(const rp_matmul_experts_args &args,
         decode_half(first, rows, early);
         multiply_half(sums, early);
         decode_half(second, rows + args.token_bytes / TILE_BOXES, late);
-        __syncwarp();
-        free_stage(r.empty_barrier());
+        rp_barrier_arrive(r.empty_barrier());
         r.next(args);
     }
     multiply_half(sums, late);
@@ -221,21 +220,20 @@ __device__ __forceinline__ void multiply_many(const rp_matmul_experts_args &args
             rp_wgmma_commit();
             rp_wgmma_wait<1>();
             if (pair == 0 && k > 0)
-                free_stage(before);
+                rp_barrier_arrive(before);
         }
         before = r.empty_barrier();
         r.next(args);
     }
     rp_wgmma_wait<0>();
-    free_stage(before);
+    rp_barrier_arrive(before);
 }
 
 /* Nothing, where each warp multiplies for itself and this one has no weight rows. */
 __device__ __forceinline__ void multiply_none(const rp_matmul_experts_args &args, ring &r) {
     for (uint32_t k = 0; k < args.blocks; k++) {
         rp_barrier_wait(r.full_barrier(), r.phase);
-        __syncwarp();
-        free_stage(r.empty_barrier());
+        rp_barrier_arrive(r.empty_barrier());
         r.next(args);
     }
 }
@@ -311,7 +309,8 @@ __global__ void __launch_bounds__(threads<FEW>, FEW ? 2 : 1)
     if (threadIdx.x == MULTIPLYING) {
         for (uint32_t i = 0; i < args.stages; i++) {
             rp_barrier_init(r.full + 8 * i, 1 + row_threads<FEW> / (FEW ? 1 : 32));
-            rp_barrier_init(r.empty + 8 * i, args.cols > 64 ? 8 : 4); /* warps */
+            /* Each thread of them: so racecheck follows it. */
+            rp_barrier_init(r.empty + 8 * i, args.cols > 64 ? 256 : 128);
         }
         rp_barrier_init_fence();
     }
