@@ -1,4 +1,4 @@
-/* Routing, the order of choices, and the sum of experts' rows.
+/* Routing and the order of choices (experts_cuda.h).
  *
  * Route: a warp has a row, in registers. Scores become keys whose order as integers is that of
  * the scores: the best is found by two reductions over the warp, the lowest number among equals.
@@ -10,15 +10,16 @@
 
 #include "device/cuda_vector.cuh"
 
-#define ALL           0xFFFFFFFFu
-#define BLOCK         1024
-#define WARPS         (BLOCK / 32)
-#define ROUTE_WARPS   4
-#define SHARED_WORDS  8192
-#define LOADED        8 /* choices of a lane whose experts are loaded at a time */
-#define SUM_BLOCK     128
-#define SPECULATE_MAX 256
-#define SUM_FLIGHT    8 /* rows of a sum whose loads are in flight */
+#define ALL 0xFFFFFFFFu
+/* Threads that order choices. A small block, for up to ROWS_FEW rows and as many experts as
+ * threads, shares an SM with the kernel ahead: it starts before that ends. */
+#define BLOCK        1024
+#define BLOCK_FEW    256
+#define ROWS_FEW     8u
+#define WARPS        (BLOCK / 32)
+#define ROUTE_WARPS  4
+#define SHARED_WORDS 8192
+#define LOADED       8 /* choices of a lane whose experts are loaded at a time */
 
 namespace {
 
@@ -285,7 +286,8 @@ __device__ uint2 scan_block(order_memory &m, uint2 own, uint2 &total) {
         m.sums[1][warp] = sum.y;
     }
     __syncthreads();
-    uint32_t x = m.sums[0][lane], y = m.sums[1][lane];
+    bool exists = lane < blockDim.x / 32;
+    uint32_t x = exists ? m.sums[0][lane] : 0, y = exists ? m.sums[1][lane] : 0;
     bool before = lane < warp;
     total = make_uint2(__reduce_add_sync(ALL, x), __reduce_add_sync(ALL, y));
     return make_uint2(__reduce_add_sync(ALL, before ? x : 0) + sum.x - own.x,
@@ -383,14 +385,14 @@ __device__ __forceinline__ void place_choices(int32_t *order, uint32_t *own, uin
 __device__ void sort_choices(const rp_expert_order_cuda &args, uint32_t live, order_memory &m,
                              const uint16_t *ids) {
     uint32_t count = args.experts.count, choices = live * args.experts.used;
-    uint32_t warps = min(min(WARPS, SHARED_WORDS / count), RP_CEIL_DIV(choices, 32u));
+    uint32_t warps = min(min(blockDim.x / 32, SHARED_WORDS / count), RP_CEIL_DIV(choices, 32u));
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t run = warps ? RP_ALIGN_UP(RP_CEIL_DIV(choices, warps), 32u) : 0;
     uint32_t begin = min(warp * run, choices), end = min(begin + run, choices);
     uint32_t *own = m.words + warp * count, experts[LOADED];
     if (warp >= warps)
         begin = end = 0;
-    for (uint32_t i = threadIdx.x; i < warps * count; i += BLOCK)
+    for (uint32_t i = threadIdx.x; i < warps * count; i += blockDim.x)
         m.words[i] = 0;
     if (threadIdx.x < RP_EXPERT_BINS)
         m.bins[threadIdx.x] = 0;
@@ -436,7 +438,7 @@ __device__ void sort_choices(const rp_expert_order_cuda &args, uint32_t live, or
                 place_choices(args.order + count + 1, own, first + 32 * i + lane, experts[i]);
     }
     if (counted) /* by the last warps, which place no choices when there are few */
-        count_totals(args, m, BLOCK - 1 - threadIdx.x, choices);
+        count_totals(args, m, blockDim.x - 1 - threadIdx.x, choices);
 }
 
 __global__ void __launch_bounds__(BLOCK, 1) order_kernel(rp_expert_order_cuda args) {
@@ -447,12 +449,12 @@ __global__ void __launch_bounds__(BLOCK, 1) order_kernel(rp_expert_order_cuda ar
     sort_choices(args, rp_live_count(args.rows.step, args.rows.rows), memory, nullptr);
 }
 
-template <int EACH>
-__global__ void __launch_bounds__(BLOCK, 1) route_order_kernel(rp_route_order_cuda args) {
+template <int EACH, int THREADS>
+__global__ void __launch_bounds__(THREADS, 1) route_order_kernel(rp_route_order_cuda args) {
     __shared__ order_memory memory;
     const rp_route_cuda &route = args.route;
     const rp_experts &experts = route.route.experts;
-    uint32_t warp = threadIdx.x / 32, warps = min(WARPS, SHARED_WORDS / (2 * experts.count));
+    uint32_t warp = threadIdx.x / 32, warps = min(THREADS / 32, SHARED_WORDS / (2 * experts.count));
     uint32_t last = warp < warps ? route.rows.max_rows : 0;
     uint16_t *ids = route.rows.max_rows * experts.used <= BLOCK ? memory.ids : nullptr;
     rp_stamp stamp(route.rows.stamp);
@@ -471,99 +473,26 @@ __global__ void __launch_bounds__(BLOCK, 1) route_order_kernel(rp_route_order_cu
     sort_choices(args.order, live, memory, ids);
 }
 
-/* --- sum ------------------------------------------------------------------------------------- */
-
-__device__ __forceinline__ float4 add_weighted(float4 sum, float weight, float4 x) {
-    return make_float4(__fmaf_rn(weight, x.x, sum.x), __fmaf_rn(weight, x.y, sum.y),
-                       __fmaf_rn(weight, x.z, sum.z), __fmaf_rn(weight, x.w, sum.w));
-}
-
-/* QUADS times four columns from `col` on, of an expert's row. */
-template <bool VEC, int QUADS>
-__device__ __forceinline__ void load_quads(const rp_values &from, size_t row, uint32_t col,
-                                           uint32_t end, float4 (&to)[QUADS]) {
-    if constexpr (QUADS == 2) {
-        uint4 raw = *(const uint4 *)((const __nv_bfloat16 *)from.data + row * from.stride + col);
-        to[0] = make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xFFFF0000u),
-                            __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xFFFF0000u));
-        to[1] = make_float4(__uint_as_float(raw.z << 16), __uint_as_float(raw.z & 0xFFFF0000u),
-                            __uint_as_float(raw.w << 16), __uint_as_float(raw.w & 0xFFFF0000u));
-    } else {
-        to[0] = rp_load4<VEC>(from, row, col, end);
-    }
-}
-
-/* QUADS 2: whole pieces of eight bf16 values at multiples of 16 bytes. */
-template <bool VEC, int QUADS>
-__global__ void __launch_bounds__(SUM_BLOCK) expert_sum_kernel(rp_expert_sum_cuda args) {
-    rp_stamp stamp(args.rows.stamp);
-    const rp_expert_sum_args &from = args.sum;
-    uint32_t row = blockIdx.y, end = args.cols;
-    uint32_t col = (blockIdx.x * SUM_BLOCK + threadIdx.x) * 4 * QUADS;
-    stamp.begin();
-    stamp.look();
-    /* With few rows all are read before the live count is known. */
-    uint32_t live = rp_live_count(args.rows.step, args.rows.rows);
-    if (col >= end || (args.rows.max_rows > SPECULATE_MAX && row >= live))
-        return;
-    const float *weights = (const float *)from.weights.data + row * from.weights.stride;
-    float4 old[QUADS] = {};
-#pragma unroll
-    for (int q = 0; q < QUADS; q++)
-        if (args.residual.data)
-            old[q] = rp_load4<VEC>(args.residual, row, col + 4 * q, end);
-    float4 sum[QUADS] = {};
-    for (uint32_t first = 0; first < from.used; first += SUM_FLIGHT) {
-        float4 x[SUM_FLIGHT][QUADS];
-        float weight[SUM_FLIGHT];
-#pragma unroll
-        for (uint32_t i = 0; i < SUM_FLIGHT; i++)
-            if (first + i < from.used) {
-                size_t choice = (size_t)row * from.used + first + i;
-                load_quads<VEC, QUADS>(from.in, choice, col, end, x[i]);
-                weight[i] = weights[first + i];
-            }
-#pragma unroll
-        for (uint32_t i = 0; i < SUM_FLIGHT; i++)
-#pragma unroll
-            for (int q = 0; q < QUADS; q++)
-                if (first + i < from.used)
-                    sum[q] = add_weighted(sum[q], weight[i], x[i][q]);
-    }
-    if (row >= live)
-        return;
-    float scale = 1.0f;
-    if (from.gate.data) {
-        float gate = ((const float *)from.gate.data)[row * from.gate.stride];
-        scale = __fdiv_rn(1.0f, 1.0f + expf(-gate));
-    }
-#pragma unroll
-    for (int q = 0; q < QUADS; q++, col += 4) {
-        if (from.shared.data)
-            sum[q] = add_weighted(sum[q], scale, rp_load4<VEC>(from.shared, row, col, end));
-        if (args.residual.data)
-            sum[q] = rp_add4(old[q], sum[q]);
-        rp_store4<VEC>(from.out, row, col, end, sum[q]);
-    }
-}
-
 } // namespace
 
 /* --- launches -------------------------------------------------------------------------------- */
 
 /* The kernel whose lanes hold so many experts. */
 #define FOR_EXPERTS(kernel, count)                                                                 \
-    ((count) <= 32    ? kernel<1>                                                                  \
-     : (count) <= 64  ? kernel<2>                                                                  \
-     : (count) <= 128 ? kernel<4>                                                                  \
-     : (count) <= 256 ? kernel<8>                                                                  \
-                      : kernel<32>)
+    ((count) <= 32    ? kernel(1)                                                                  \
+     : (count) <= 64  ? kernel(2)                                                                  \
+     : (count) <= 128 ? kernel(4)                                                                  \
+     : (count) <= 256 ? kernel(8)                                                                  \
+                      : kernel(32))
+#define ROUTE(each)           route_kernel<each>
+#define ROUTE_ORDER(each)     route_order_kernel<each, BLOCK>
+#define ROUTE_ORDER_FEW(each) route_order_kernel<each, BLOCK_FEW>
 
 int rp_route_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_route_cuda *args = (const rp_route_cuda *)args_void;
     uint32_t count = args->route.experts.count;
     dim3 grid(RP_CEIL_DIV(args->rows.max_rows, (uint32_t)ROUTE_WARPS));
-    return rp_cuda_start(FOR_EXPERTS(route_kernel, count), grid, dim3(ROUTE_WARPS * 32),
+    return rp_cuda_start(FOR_EXPERTS(ROUTE, count), grid, dim3(ROUTE_WARPS * 32),
                          ROUTE_WARPS * 2 * sizeof(uint32_t) * count, stream,
                          !args->rows.plain_edges, *args);
 }
@@ -576,20 +505,9 @@ int rp_expert_order_cuda_run(const void *args_void, cudaStream_t stream) {
 
 int rp_route_order_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_route_order_cuda *args = (const rp_route_order_cuda *)args_void;
-    return rp_cuda_start(FOR_EXPERTS(route_order_kernel, args->route.route.experts.count), dim3(1),
-                         dim3(BLOCK), 0, stream, !args->route.rows.plain_edges, *args);
-}
-
-int rp_expert_sum_cuda_run(const void *args_void, cudaStream_t stream) {
-    const rp_expert_sum_cuda *args = (const rp_expert_sum_cuda *)args_void;
-    const rp_expert_sum_args &sum = args->sum;
-    bool vector = rp_vector_ok(sum.in) && rp_vector_ok(sum.out) && rp_vector_ok(sum.shared) &&
-                  rp_vector_ok(args->residual);
-    bool wide = vector && sum.in.dtype == RP_DTYPE_BF16 && args->cols % 8 == 0 &&
-                (uintptr_t)sum.in.data % 16 == 0 && sum.in.stride % 8 == 0;
-    dim3 grid(RP_CEIL_DIV(args->cols, SUM_BLOCK * (wide ? 8u : 4u)), args->rows.max_rows);
-    return rp_cuda_start(wide     ? expert_sum_kernel<true, 2>
-                         : vector ? expert_sum_kernel<true, 1>
-                                  : expert_sum_kernel<false, 1>,
-                         grid, dim3(SUM_BLOCK), 0, stream, !args->rows.plain_edges, *args);
+    uint32_t count = args->route.route.experts.count;
+    bool few = args->route.rows.max_rows <= ROWS_FEW && count <= BLOCK_FEW;
+    return rp_cuda_start(
+        few ? FOR_EXPERTS(ROUTE_ORDER_FEW, count) : FOR_EXPERTS(ROUTE_ORDER, count), dim3(1),
+        dim3(few ? BLOCK_FEW : BLOCK), 0, stream, !args->route.rows.plain_edges, *args);
 }
