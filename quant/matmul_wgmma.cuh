@@ -74,6 +74,10 @@ template <int N> struct rp_wgmma_held; /* of bf16, a in registers */
     C(d[72]), C(d[73]), C(d[74]), C(d[75]), C(d[76]), C(d[77]), C(d[78]), C(d[79])
 #define RP_WGMMA_TEXT_160 RP_WGMMA_TEXT_144 \
     ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define RP_WGMMA_REGS_176(C) RP_WGMMA_REGS_160(C), \
+    C(d[80]), C(d[81]), C(d[82]), C(d[83]), C(d[84]), C(d[85]), C(d[86]), C(d[87])
+#define RP_WGMMA_TEXT_176 RP_WGMMA_TEXT_160 \
+    ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define RP_WGMMA_REGS_192(C) RP_WGMMA_REGS_128(C), \
     C(d[64]), C(d[65]), C(d[66]), C(d[67]), C(d[68]), C(d[69]), C(d[70]), C(d[71]), \
     C(d[72]), C(d[73]), C(d[74]), C(d[75]), C(d[76]), C(d[77]), C(d[78]), C(d[79]), \
@@ -123,6 +127,7 @@ RP_WGMMA_ALL(112, 56, 57, 58)
 RP_WGMMA_ALL(128, 64, 65, 66)
 RP_WGMMA_ALL(144, 72, 73, 74)
 RP_WGMMA_ALL(160, 80, 81, 82)
+RP_WGMMA_ALL(176, 88, 89, 90)
 RP_WGMMA_ALL(192, 96, 97, 98)
 RP_WGMMA_ALL(224, 112, 113, 114)
 RP_WGMMA_ALL(256, 128, 129, 130)

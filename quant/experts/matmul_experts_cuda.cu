@@ -1,5 +1,5 @@
-/* matmul_experts_cuda.cu - the kernels of matmul_experts_kernel.cuh for bf16, and their launch. */
-#include "quant/experts/matmul_experts_kernel.cuh"
+/* matmul_experts_cuda.cu - the kernels of experts for bf16, and their launch. */
+#include "quant/experts/matmul_experts_many_kernel.cuh"
 
 static rp_matmul_experts_kernel find_kernel(const rp_matmul_experts_args &args) {
     return args.dtype == RP_DTYPE_BF16 ? kernel_of<RP_WGMMA_BF16>(args)

@@ -15,6 +15,12 @@ extern "C" {
 #define RP_EXPERTS_FEW  64u
 #define RP_EXPERTS_MANY 256u
 
+/* Many rows: those of a box where they lie in the order; shared memory that outputs leave through;
+ * static shared memory. */
+#define RP_EXPERTS_BOX          32u
+#define RP_EXPERTS_STORE_BYTES  (16u * 1024)
+#define RP_EXPERTS_STATIC_BYTES (4u * 1024)
+
 /* Stages of the pipeline at least; where they are larger, of tiles. */
 #define RP_EXPERTS_STAGES_LEAST       4u
 #define RP_EXPERTS_STAGES_LEAST_TILES 3u
@@ -24,6 +30,7 @@ struct rp_matmul_experts_args {
     /* (rows, k) of all experts; gated: (k)(8)(gates, ups)(eighths of rows). k in units
      * (rp_matmul_cuda_units) */
     CUtensorMap weight_map;
+    CUtensorMap in_map;           /* (positions, k), where in_order */
     const unsigned char *weights; /* in tiles of this format; NULL: as the map says */
     struct rp_tile_format format;
     struct rp_cuda_stamp stamp;
@@ -43,11 +50,14 @@ struct rp_matmul_experts_args {
     uint32_t row_bytes;                 /* of an input row */
     uint32_t weight_bytes, token_bytes; /* of a stage; weights begin it */
     uint32_t stages, stage_bytes, shared_bytes, shared_most, grid;
+    uint32_t ahead;         /* many: stages that the first warpgroup is before the second */
     uint64_t weight_policy; /* of L2 */
     enum rp_activation fn;
     enum rp_dtype dtype;
-    bool paired; /* two neighboring outputs lie at a multiple of four bytes */
+    bool paired;  /* two neighboring outputs lie at a multiple of four bytes */
+    bool aligned; /* pieces of 8 outputs lie at a multiple of 16 bytes */
     bool many, gated, by_choice, dependent;
+    bool in_order; /* many: an input row is at its position */
 };
 
 /* matmul_experts_tiles_kernel.cuh */

@@ -1,4 +1,6 @@
-/* matmul_experts_kernel.cuh - GEMMs of experts on Hopper's tensor cores: bf16, FP8 and INT8 (W8A8).
+/* matmul_experts_kernel.cuh - GEMMs of experts on Hopper's tensor cores: bf16, FP8 and INT8 (W8A8),
+ * where experts have few rows; what it shares with matmul_experts_many_kernel.cuh and
+ * matmul_experts_tiles_kernel.cuh.
  *
  * Weights are the instruction's left operand, rows its right one: an instruction is as wide as the
  * rows of a tile need, and 128 weight rows are two warpgroups' work. Which of them stands where and
@@ -31,16 +33,13 @@
 
 typedef void (*rp_matmul_experts_kernel)(rp_matmul_experts_args);
 
-/* 8-bit GEMMs; NULL: not compiled. */
-extern "C" rp_matmul_experts_kernel
-rp_matmul_experts_8_find(const struct rp_matmul_experts_args *args);
-
 namespace {
 
 constexpr uint32_t MULTIPLYING = 256; /* threads: two warpgroups */
 constexpr uint32_t BOX_BYTES = 128;   /* of K, in a stage */
 constexpr uint32_t CHUNK = 16;        /* bytes of a row that one copy brings */
 
+/* !FEW: in the kernel of weights in tiles. */
 template <bool FEW> constexpr uint32_t row_threads = FEW ? 32 : 96; /* that copy rows */
 template <bool FEW> constexpr uint32_t threads = MULTIPLYING + 32 + row_threads<FEW>;
 template <bool FEW> constexpr uint32_t most_rows = FEW ? RP_EXPERTS_FEW : RP_EXPERTS_MANY;
@@ -100,22 +99,34 @@ struct ring {
     }
 };
 
+/* The first weight row of a unit; gated: of its gates. */
+template <bool GATED>
+__device__ __forceinline__ uint32_t weight_row(const rp_matmul_experts_args &args, const unit &u) {
+    return u.expert * args.each + (GATED ? u.col / 2 : u.col);
+}
+
+/* The box of the stage `k` of K, from this weight row on. */
+template <bool GATED>
+__device__ __forceinline__ void copy_weight_box(const rp_matmul_experts_args &args, uint32_t to,
+                                                uint32_t k, uint32_t row, uint32_t barrier) {
+    if (GATED)
+        rp_copy_box_4d(to, &args.weight_map, k * RP_MATMUL_BLOCK, 0, 0, row / 8, barrier,
+                       args.weight_policy);
+    else
+        rp_copy_box(to, &args.weight_map, k * RP_MATMUL_BLOCK, row, barrier, args.weight_policy);
+}
+
 /* One thread. */
 template <bool GATED>
 __device__ __forceinline__ void copy_weights(const rp_matmul_experts_args &args, ring r) {
     rp_pdl_wait();
     unit u;
     for (walk w(args); w.next(args, u);) {
-        uint32_t row = u.expert * args.each + (GATED ? u.col / 2 : u.col);
+        uint32_t row = weight_row<GATED>(args, u);
         for (uint32_t k = 0; k < args.blocks; k++) {
             rp_barrier_wait(r.empty_barrier(), r.phase ^ 1);
             rp_barrier_expect(r.full_barrier(), args.cols * BOX_BYTES);
-            if (GATED)
-                rp_copy_box_4d(r.weights(args), &args.weight_map, k * RP_MATMUL_BLOCK, 0, 0,
-                               row / 8, r.full_barrier(), args.weight_policy);
-            else
-                rp_copy_box(r.weights(args), &args.weight_map, k * RP_MATMUL_BLOCK, row,
-                            r.full_barrier(), args.weight_policy);
+            copy_weight_box<GATED>(args, r.weights(args), k, row, r.full_barrier());
             r.next(args);
         }
     }
@@ -360,7 +371,7 @@ __device__ __forceinline__ void run_unit(const rp_matmul_experts_args &args, rin
                               sums);
 }
 
-template <bool FEW, bool GATED, rp_wgmma_type TYPE>
+template <bool GATED, rp_wgmma_type TYPE>
 __device__ __forceinline__ void run_units(const rp_matmul_experts_args &args, ring r,
                                           rp_stamp &stamp) {
     uint32_t warpgroup = rp_own_warpgroup();
@@ -371,43 +382,24 @@ __device__ __forceinline__ void run_units(const rp_matmul_experts_args &args, ri
     unit u;
     for (walk w(args); w.next(args, u);) {
 #define RUN(width) run_unit<width, GATED, TYPE>(args, r, u, warpgroup)
-        if constexpr (FEW) {
-            if (u.count <= 8)
-                RUN(8);
-            else if (u.count <= 16)
-                RUN(16);
-            else if (u.count <= 32)
-                RUN(32);
-            else
-                RUN(64);
-        } else {
-            if (u.count <= 32)
-                RUN(32);
-            else if (u.count <= 64)
-                RUN(64);
-            else if (u.count <= 96)
-                RUN(96);
-            else if (u.count <= 128)
-                RUN(128);
-            else if (u.count <= 144)
-                RUN(144);
-            else if (u.count <= 160)
-                RUN(160);
-            else if (u.count <= 192)
-                RUN(192);
-            else
-                RUN(256);
-        }
+        if (u.count <= 8)
+            RUN(8);
+        else if (u.count <= 16)
+            RUN(16);
+        else if (u.count <= 32)
+            RUN(32);
+        else
+            RUN(64);
 #undef RUN
     }
 }
 
-template <bool FEW, bool GATED, rp_wgmma_type TYPE>
-__global__ void __launch_bounds__(threads<FEW>, FEW ? 2 : 1)
+template <bool GATED, rp_wgmma_type TYPE>
+__global__ void __launch_bounds__(threads<true>, 2)
     matmul_experts(const __grid_constant__ rp_matmul_experts_args args) {
 #if RP_CUDA_HOPPER
     extern __shared__ __align__(1024) unsigned char shared[];
-    __shared__ uint32_t rows[most_rows<FEW>];
+    __shared__ uint32_t rows[most_rows<true>];
     rp_stamp stamp(args.stamp);
     ring r;
     r.data = (rp_shared_address(shared) + 1023) & ~1023u;
@@ -417,30 +409,22 @@ __global__ void __launch_bounds__(threads<FEW>, FEW ? 2 : 1)
     if (threadIdx.x == MULTIPLYING) {
         rp_map_prefetch(&args.weight_map);
         for (uint32_t i = 0; i < args.stages; i++) {
-            rp_barrier_init(r.full + 8 * i, 1 + row_threads<FEW> / 32);
+            rp_barrier_init(r.full + 8 * i, 1 + row_threads<true> / 32);
             rp_barrier_init(r.empty + 8 * i, args.cols > 64 ? 8 : 4); /* warps */
         }
         rp_barrier_init_fence();
     }
     __syncthreads();
     if (threadIdx.x < MULTIPLYING)
-        run_units<FEW, GATED, TYPE>(args, r, stamp);
+        run_units<GATED, TYPE>(args, r, stamp);
     else if (threadIdx.x >= MULTIPLYING + 32)
-        copy_rows<FEW>(args, r, threadIdx.x - MULTIPLYING - 32, rows);
+        copy_rows<true>(args, r, threadIdx.x - MULTIPLYING - 32, rows);
     else if (threadIdx.x == MULTIPLYING)
         copy_weights<GATED>(args, r);
 #else
     (void)args;
     __trap(); /* never planned */
 #endif
-}
-
-template <rp_wgmma_type TYPE>
-rp_matmul_experts_kernel kernel_of(const rp_matmul_experts_args &args) {
-    return args.many
-               ? args.gated ? matmul_experts<false, true, TYPE> : matmul_experts<false, false, TYPE>
-           : args.gated ? matmul_experts<true, true, TYPE>
-                        : matmul_experts<true, false, TYPE>;
 }
 
 uint32_t threads_of(const rp_matmul_experts_args &args) {

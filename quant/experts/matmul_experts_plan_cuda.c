@@ -6,9 +6,14 @@
 #include <string.h>
 
 #define COLS_MOST 128u /* weight rows of a tile */
-#define FEW_ROWS  24u  /* of an expert on average: up to this many, tiles are those of few rows */
+/* Rows of a tile at most: five stages fit, and 512 rows are three tiles. Where weights are in tiles,
+ * registers hold decoded ones, too. */
+#define MANY_ROWS 192u
+#define FEW_ROWS  24u /* of an expert on average: up to this many, tiles are those of few rows */
 /* Shared memory of a block of which two fit into an SM, one KiB reserved for each. */
 #define HALF_SHARED (112u * 1024)
+/* Where experts have many rows: stages that the second warpgroup is behind the first. */
+#define STAGES_AHEAD 2u
 /* What a tile costs besides its weights, in rows of weights: estimated. */
 #define TILE_COST 6u
 
@@ -26,7 +31,7 @@ uint32_t rp_matmul_experts_tile_rows(struct rp_experts experts, uint32_t tokens,
     uint32_t i = 0;
     while (i < 3 && tokens > widths[i] && !(spread && widths[i] == 32))
         i++;
-    return in_tiles ? RP_MIN(widths[i], 192u) : widths[i]; /* registers hold decoded weights, too */
+    return RP_MIN(widths[i], MANY_ROWS);
 }
 
 static bool is_tiles(const struct rp_matrix *w) {
@@ -56,8 +61,8 @@ static bool fits(const struct rp_matmul_experts_cuda *op) {
            op->in_stride * bytes % 16 == 0;
 }
 
-static int encode_weights(struct rp_matmul_experts_args *args,
-                          const struct rp_matmul_experts_cuda *op, struct rp_error *err) {
+static int encode_maps(struct rp_matmul_experts_args *args, const struct rp_matmul_experts_cuda *op,
+                       struct rp_error *err) {
     const struct rp_matrix *w = op->weight;
     cuuint64_t units = rp_matmul_cuda_units(w), row = units * 2, half = args->each / 2;
     struct rp_matmul_map map = {.dtype = RP_DTYPE_BF16,
@@ -73,7 +78,16 @@ static int encode_weights(struct rp_matmul_experts_args *args,
                                      .strides = {row, row * half, row * 8},
                                      .box = {RP_MATMUL_BLOCK, 8, 2, args->cols / 16},
                                      .swizzle = 128};
-    return rp_matmul_cuda_encode_map(&args->weight_map, w->data, &map, err);
+    int status = rp_matmul_cuda_encode_map(&args->weight_map, w->data, &map, err);
+    if (status != RP_OK || !args->in_order)
+        return status;
+    map = (struct rp_matmul_map){.dtype = RP_DTYPE_BF16,
+                                 .rank = 2,
+                                 .sizes = {units, op->rows.max_rows},
+                                 .strides = {args->in_stride},
+                                 .box = {RP_MATMUL_BLOCK, RP_EXPERTS_BOX},
+                                 .swizzle = 128};
+    return rp_matmul_cuda_encode_map(&args->in_map, op->in, &map, err);
 }
 
 /* Experts that the bucket's tokens touch, if they choose at random. */
@@ -106,16 +120,27 @@ static uint32_t choose_cols(const struct rp_matmul_experts_cuda *op, uint32_t ea
     return best;
 }
 
+/* Whether the kernel is that of matmul_experts_many_kernel.cuh. */
+static bool is_many(const struct rp_matmul_experts_args *args) {
+    return args->many && !args->weights;
+}
+
+/* Shared memory that comes on top of what a launch asks for, at most. */
+static uint32_t static_bytes(const struct rp_matmul_experts_args *args) {
+    return is_many(args) ? RP_EXPERTS_STATIC_BYTES : 1024;
+}
+
 /* Stages: as many as fit. */
 static int lay_out(struct rp_matmul_experts_args *args, const struct rp_matmul_experts_cuda *op) {
-    uint32_t room = op->limits.shared_bytes_block - (args->many ? 1024 : 256);
+    uint32_t room = op->limits.shared_bytes_block - (args->many ? static_bytes(args) : 256);
+    uint32_t beside = 1024 + (is_many(args) ? RP_EXPERTS_STORE_BYTES : 0);
     if (!args->many)
         room = RP_MIN(room, HALF_SHARED - 256);
     args->stage_bytes = args->weight_bytes + args->token_bytes;
     /* An instruction reads 64 weight rows, past the last stage too. */
     uint32_t reach = args->weights ? 0 : (uint32_t)RP_ALIGN_UP(args->cols, 64) * 128;
     uint32_t least = args->weights ? RP_EXPERTS_STAGES_LEAST_TILES : RP_EXPERTS_STAGES_LEAST;
-    uint32_t beside = 1024 + (reach > args->stage_bytes ? reach - args->stage_bytes : 0);
+    beside += reach > args->stage_bytes ? reach - args->stage_bytes : 0;
     args->stages = (room - beside) / (args->stage_bytes + 16);
     args->shared_bytes = beside + args->stages * (args->stage_bytes + 16);
     return args->stages >= least ? RP_OK : RP_STATUS_UNSUPPORTED;
@@ -158,11 +183,14 @@ static int fill_args(struct rp_matmul_experts_args *args, const struct rp_matmul
     args->out = op->out.data;
     args->out_stride = op->out.stride;
     args->paired = (uintptr_t)op->out.data % 4 == 0 && op->out.stride % 2 == 0;
+    args->aligned = (uintptr_t)op->out.data % 16 == 0 && op->out.stride % 8 == 0;
     args->weight_scales = w->scales;
     args->in_scales = op->in_scales;
     args->in_divisor = op->in_divisor;
     args->each = w->rows / op->experts.count;
     args->many = !is_few(op->experts, tokens);
+    args->in_order = args->many && !is_tiles(w) && op->in_divisor == 0;
+    args->ahead = STAGES_AHEAD;
     args->cols = tile_cols ? tile_cols : choose_cols(op, args->each);
     lay_out_stage(args, op, tile_rows);
     args->col_tiles = RP_CEIL_DIV(args->each, args->cols);
@@ -171,7 +199,7 @@ static int fill_args(struct rp_matmul_experts_args *args, const struct rp_matmul
     args->gated = op->gated;
     args->by_choice = op->by_choice;
     args->dependent = op->limits.dependent_launch;
-    args->shared_most = op->limits.shared_bytes_block - 1024; /* static memory comes on top */
+    args->shared_most = op->limits.shared_bytes_block - static_bytes(args);
     /* createpolicy's results (matmul_pipeline.cuh): weights of few rows are read once. */
     args->weight_policy = args->many ? 0x1000000000000000ull : 0x12F0000000000000ull;
     uint64_t units =
@@ -182,7 +210,7 @@ static int fill_args(struct rp_matmul_experts_args *args, const struct rp_matmul
     if (lay_out(args, op) != RP_OK)
         return rp_error_set(err, RP_STATUS_RANGE, "experts' GEMM (%u, %u): no room for its stages",
                             args->each, w->cols);
-    int status = args->weights ? RP_OK : encode_weights(args, op, err);
+    int status = args->weights ? RP_OK : encode_maps(args, op, err);
     int found = status != RP_OK ? RP_OK
                 : args->weights ? rp_matmul_experts_tiles_prepare(args)
                                 : rp_matmul_experts_tc_prepare(args);
