@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define COLS_MOST 128u /* weight rows of a tile */
-/* Rows of a tile at most: five stages fit, and 512 rows are three tiles. Where weights are in tiles,
- * registers hold decoded ones, too. */
+/* Rows of a tile at most: five stages fit, and 512 rows are three tiles. Where weights are in
+ * tiles, registers hold decoded ones, too. */
 #define MANY_ROWS 192u
 #define FEW_ROWS  24u /* of an expert on average: up to this many, tiles are those of few rows */
 /* Shared memory of a block of which two fit into an SM, one KiB reserved for each. */
