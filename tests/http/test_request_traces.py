@@ -204,7 +204,8 @@ def check(flags, swaps):
         assert abs(device["busy"] * 1e-9 - counted) < 1e-8, (device, counted)
         busy = server.metrics()["reprise_step_device_seconds_sum"]  # by the device's own clock
         assert abs(device["busy"] * 1e-9 - busy) <= 0.005 * busy, (device, busy)
-        assert device["attributed"] > 0.9 * device["busy"], device
+        # A step launched ahead for requests that had ended takes any time on a busy machine.
+        assert device["attributed"] > device["padding"] + device["unused_rows"], device
         assert (sum(r["memory"]["swaps"] for r in found.values()) > 0) == swaps
         causes = {cause for r in found.values() for cause, value in r["inter_token"]["seconds_by_cause"].items() if value}
         assert {"step", "other_prefill"} <= causes and (not swaps or "swap" in causes), causes
