@@ -4,7 +4,7 @@
  * PACKETS: rp_exchange_number, rp_exchange_sum_packets, rp_exchange_end.
  * Else: rp_exchange_number, rp_exchange_put, rp_exchange_meet, rp_exchange_take; in TWO_SHOT, by
  * the owner of a row, rp_exchange_put_sum before a second rp_exchange_meet, then
- * rp_exchange_take_sum; rp_exchange_end. */
+ * rp_exchange_take_sum; rp_exchange_end. In PUSHED the GEMM before has put. */
 #ifndef RP_DEVICE_EXCHANGE_CUH
 #define RP_DEVICE_EXCHANGE_CUH
 

@@ -33,7 +33,8 @@ static inline uint32_t rp_expert_tiles_most(struct rp_experts experts, uint32_t 
 
 struct rp_route_cuda {
     struct rp_cuda_rows rows;
-    struct rp_route_args route;       /* bias on the device */
+    /* Bias on the device. Logits, or partials, of max_rows rows: dead ones are read, too. */
+    struct rp_route_args route;
     struct rp_cuda_partials partials; /* count not 0: the sums of these in place of logits */
 };
 int rp_route_cuda_run(const void *args, struct CUstream_st *stream);
