@@ -50,11 +50,12 @@ static __device__ __forceinline__ void rp_norm_barrier_init(uint64_t *barrier) {
 #endif
 }
 
-/* Barriers are initialized in every block of the cluster before one returns. */
+/* Barriers are initialized in every block of the cluster before one returns. Relaxed: the fence of
+ * the initialization orders it, and a release would be a memory barrier of the whole GPU. */
 static __device__ __forceinline__ void rp_norm_cluster_meet() {
 #if RP_CUDA_HOPPER
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
-                 "barrier.cluster.wait.acquire.aligned;" ::
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\t"
+                 "barrier.cluster.wait.aligned;" ::
                      : "memory");
 #endif
 }

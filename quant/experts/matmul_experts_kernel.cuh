@@ -146,11 +146,13 @@ template <bool FEW> __device__ __forceinline__ void sync_row_threads() {
         asm volatile("bar.sync 1, %0;" ::"n"(row_threads<false>) : "memory");
 }
 
-/* This warp's copies into the stage of this barrier are complete, and visible to tensor cores. */
-__device__ __forceinline__ void hand_over(uint32_t full_barrier) {
+/* Copies into the stage of this barrier are complete, and visible to tensor cores: those of this
+ * warp, or where EACH, of this thread, which racecheck follows. */
+template <bool EACH> __device__ __forceinline__ void hand_over(uint32_t full_barrier) {
     rp_shared_fence_async();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
+    if (!EACH)
+        __syncwarp();
+    if (EACH || threadIdx.x % 32 == 0)
         rp_barrier_arrive(full_barrier);
 }
 
@@ -210,14 +212,14 @@ __device__ __forceinline__ void copy_rows(const rp_matmul_experts_args &args, ri
             r.next(args);
             if (++issued > LATE) {
                 asm volatile("cp.async.wait_group %0;" ::"n"(LATE) : "memory");
-                hand_over(landing.full_barrier());
+                hand_over<!FEW>(landing.full_barrier());
                 landing.next(args);
             }
         }
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     for (uint32_t i = 0; i < min(issued, LATE); i++) {
-        hand_over(landing.full_barrier());
+        hand_over<!FEW>(landing.full_barrier());
         landing.next(args);
     }
 }

@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(threads<FEW>, FEW ? 2 : 1)
     r.stage = r.phase = 0;
     if (threadIdx.x == MULTIPLYING) {
         for (uint32_t i = 0; i < args.stages; i++) {
-            rp_barrier_init(r.full + 8 * i, 1 + row_threads<FEW> / (FEW ? 1 : 32));
+            rp_barrier_init(r.full + 8 * i, 1 + row_threads<FEW>);
             /* Each thread of them: so racecheck follows it. */
             rp_barrier_init(r.empty + 8 * i, args.cols > 64 ? 256 : 128);
         }

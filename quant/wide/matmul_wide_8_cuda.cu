@@ -15,6 +15,8 @@ namespace {
         ENTRY(128, 64, 6, true, true, STORE_UNDER, type),                                          \
         ENTRY(192, 96, 4, false, false, STORE_AFTER, type),                                        \
         ENTRY(192, 96, 4, false, true, STORE_AFTER, type),                                         \
+        ENTRY(256, 96, 4, false, false, STORE_AFTER, type),                                        \
+        ENTRY(256, 96, 4, false, true, STORE_AFTER, type),                                         \
         ENTRY(256, 0, 4, true, true, STORE_SUMS, type)
 const rp_matmul_wide_entry kernels[] = {ENTRIES(RP_WGMMA_FP8), ENTRIES(RP_WGMMA_INT8)};
 

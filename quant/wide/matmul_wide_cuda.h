@@ -13,6 +13,8 @@ extern "C" {
 #endif
 
 #define RP_WIDE_TOKENS 128u /* of a tile: two warpgroups of 64 */
+/* Blocks of a cluster, which share the weights of a tile of so many outputs. */
+#define RP_WIDE_CLUSTER(cols) ((cols) > 128 ? 2u : 1u)
 
 /* Frozen arguments; 64-byte aligned, for the tensor maps. */
 struct rp_matmul_wide_args {
@@ -32,6 +34,7 @@ struct rp_matmul_wide_args {
     uint32_t blocks, segment_blocks; /* of 128 bytes of K */
     uint32_t token_tiles, col_tiles;
     uint32_t grid, shared_bytes;
+    uint32_t cluster; /* blocks of a cluster */
     enum rp_activation fn;
     bool gated, out_bf16, accumulate, dependent;
     bool bulk_stores;                       /* out is aligned for the copy engine */

@@ -9,10 +9,13 @@
  * With 256 outputs these are too many for the registers: a quarter of the totals is in shared
  * memory. Totals leave through boxes in shared memory, slice by slice (store_mode): in tiles of 128
  * outputs during the next tile's first instructions, in larger ones before the next tile begins.
+ * Where K is one segment, the sums are the totals, so that a gated tile of 256 outputs fits.
  *
- * In larger tiles, and with 8 bits, the second warpgroup begins some blocks after the first and
- * stays behind: while one adds up or stores, the other has the tensor cores. Where K is one
- * segment, the sums are the totals, so that a gated tile of 256 outputs fits.
+ * Larger tiles are computed by clusters of two blocks, which have the same outputs of neighboring
+ * token tiles: each copies half of the weights into both. Prompts are at the GPU's power limit, and
+ * a third of the bytes from L2 is what this saves. A stage is free when the warps of both blocks
+ * have read it; their arrivals at the other block's barrier must not be a release at the cluster's
+ * scope, which would be a memory barrier of the whole GPU for each stage.
  *
  * 8 bits: a stage is 128 columns of K, as many bytes, in as many cycles of the tensor cores: the
  * ring is the same, a segment ends twice as soon, and adding it up takes about three times the
@@ -41,25 +44,29 @@ struct tile_at {
     uint32_t token, col;
 };
 
+template <typename Shape>
 __device__ __forceinline__ walk walk_begin(const rp_matmul_wide_args &args, uint32_t live) {
     walk w;
     w.token_tiles = min(args.token_tiles, RP_CEIL_DIV(live, RP_WIDE_TOKENS));
-    w.at = blockIdx.x;
+    w.token_tiles = RP_CEIL_DIV(w.token_tiles, (uint32_t)Shape::CLUSTER);
+    w.at = blockIdx.x / Shape::CLUSTER;
     w.end = w.token_tiles * args.col_tiles;
     return w;
 }
 
 /* The next tile; false at the end. Blocks at work together share weights, and the tokens of
  * GROUP_TILES tiles. */
+template <typename Shape>
 __device__ __forceinline__ bool walk_next(const rp_matmul_wide_args &args, walk &w, tile_at &out) {
+    constexpr uint32_t GROUP = GROUP_TILES / Shape::CLUSTER;
     if (w.at >= w.end)
         return false;
-    uint32_t group = w.at / (args.col_tiles * GROUP_TILES);
-    uint32_t width = min((uint32_t)GROUP_TILES, w.token_tiles - group * GROUP_TILES);
-    uint32_t inside = w.at - group * args.col_tiles * GROUP_TILES;
+    uint32_t group = w.at / (args.col_tiles * GROUP);
+    uint32_t width = min(GROUP, w.token_tiles - group * GROUP);
+    uint32_t inside = w.at - group * args.col_tiles * GROUP;
     out.col = inside / width;
-    out.token = group * GROUP_TILES + inside % width;
-    w.at += gridDim.x;
+    out.token = (group * GROUP + inside % width) * Shape::CLUSTER + blockIdx.x % Shape::CLUSTER;
+    w.at += gridDim.x / Shape::CLUSTER;
     return true;
 }
 
@@ -78,7 +85,27 @@ template <typename Shape> __device__ __forceinline__ void ring_next(ring &r) {
 template <typename Shape, bool GATED>
 __device__ __forceinline__ void copy_weights(const rp_matmul_wide_args &args, uint32_t to,
                                              uint32_t x, uint32_t row, uint32_t barrier) {
-    if (GATED)
+    if constexpr (Shape::CLUSTER > 1) {
+        uint32_t rank = blockIdx.x % Shape::CLUSTER;
+        uint16_t all = (1u << Shape::CLUSTER) - 1;
+        to += rank * (Shape::WEIGHT_BYTES / Shape::CLUSTER);
+        row += rank * (Shape::COLS / Shape::CLUSTER);
+        if (GATED)
+            asm volatile(
+                "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %5, %5, %3}], [%4], %7, %6;" ::
+                    "r"(to),
+                "l"(&args.weight_map), "r"(x), "r"(row / 16), "r"(barrier), "r"(0),
+                "l"(RP_L2_EVICT_NORMAL), "h"(all)
+                : "memory");
+        else
+            asm volatile(
+                "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %6, %5;" ::"r"(to),
+                "l"(&args.weight_map), "r"(x), "r"(row), "r"(barrier), "l"(RP_L2_EVICT_NORMAL),
+                "h"(all)
+                : "memory");
+    } else if (GATED)
         asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
                      ".L2::cache_hint [%0], [%1, {%2, %5, %5, %3}], [%4], %6;" ::"r"(to),
                      "l"(&args.weight_map), "r"(x), "r"(row / 16), "r"(barrier), "r"(0),
@@ -93,9 +120,9 @@ __device__ __forceinline__ void copy_weights(const rp_matmul_wide_args &args, ui
 template <typename Shape> struct early { uint32_t col, stages; };
 template <typename Shape>
 __device__ __forceinline__ early<Shape> guess_first(const rp_matmul_wide_args &args) {
-    walk w = walk_begin(args, args.token_tiles * RP_WIDE_TOKENS);
+    walk w = walk_begin<Shape>(args, args.token_tiles * RP_WIDE_TOKENS);
     tile_at t = {0, 0};
-    walk_next(args, w, t);
+    walk_next<Shape>(args, w, t);
     return {t.col, min((uint32_t)Shape::STAGES, args.blocks)};
 }
 
@@ -113,9 +140,9 @@ __device__ __forceinline__ void copy_all(const rp_matmul_wide_args &args, ring r
     }
     rp_pdl_wait();
     rp_pdl_trigger(); /* not before: matmul_cuda.h */
-    walk w = walk_begin(args, *args.live);
+    walk w = walk_begin<Shape>(args, *args.live);
     tile_at t;
-    bool any = walk_next(args, w, t);
+    bool any = walk_next<Shape>(args, w, t);
     uint32_t block = 0;
     for (uint32_t i = 0; i < guess.stages; i++) {
         uint32_t full = r.full + 8 * r.stage;
@@ -129,7 +156,7 @@ __device__ __forceinline__ void copy_all(const rp_matmul_wide_args &args, ring r
         }
         ring_next<Shape>(r);
     }
-    for (; any; any = walk_next(args, w, t), block = 0) {
+    for (; any; any = walk_next<Shape>(args, w, t), block = 0) {
         uint32_t row = t.col * Shape::COLS, token = t.token * RP_WIDE_TOKENS;
         for (; block < args.blocks; block++) {
             uint32_t full = r.full + 8 * r.stage, data = r.data + r.stage * Shape::STAGE_BYTES;
@@ -163,8 +190,8 @@ template <typename Shape, bool GATED>
 __device__ __forceinline__ void scale_all(const rp_matmul_wide_args &args, scale_area scales) {
     rp_pdl_wait();
     uint32_t live = *args.live;
-    walk w = walk_begin(args, live);
-    for (tile_at t; walk_next(args, w, t); scales.phase ^= 1) {
+    walk w = walk_begin<Shape>(args, live);
+    for (tile_at t; walk_next<Shape>(args, w, t); scales.phase ^= 1) {
         uint32_t token = t.token * RP_WIDE_TOKENS, col = t.col * Shape::COLS / (GATED ? 2 : 1);
         rp_barrier_wait(scales.empty(), scales.phase ^ 1);
 #pragma unroll 1
@@ -182,9 +209,24 @@ __device__ __forceinline__ void scale_all(const rp_matmul_wide_args &args, scale
     }
 }
 
-__device__ __forceinline__ void free_stage(uint32_t barrier) {
-    if (threadIdx.x % 32 == 0)
+template <typename Shape> __device__ __forceinline__ void free_stage(uint32_t barrier) {
+    if constexpr (Shape::CLUSTER > 1) {
+        if (threadIdx.x % 32 < Shape::CLUSTER)
+            asm volatile("{ .reg .b32 at; mapa.shared::cluster.u32 at, %0, %1;"
+                         "mbarrier.arrive.shared::cluster.b64 _, [at]; }" ::"r"(barrier),
+                         "r"(threadIdx.x % 32)
+                         : "memory");
+    } else if (threadIdx.x % 32 == 0) {
         rp_barrier_arrive(barrier);
+    }
+}
+
+/* All threads of a cluster. */
+template <typename Shape> __device__ __forceinline__ void meet_cluster() {
+    if constexpr (Shape::CLUSTER > 1)
+        asm volatile("barrier.cluster.arrive.relaxed;\n\t"
+                     "barrier.cluster.wait;" ::
+                         : "memory");
 }
 
 /* One block of K into sums; first: the chain begins. Frees the stage of the block before. */
@@ -203,14 +245,14 @@ __device__ __forceinline__ void multiply_block(ring &r, uint32_t &before, uint32
     rp_wgmma_commit();
     rp_wgmma_wait<1>();
     if (!first)
-        free_stage(before);
+        free_stage<Shape>(before);
     before = r.empty + 8 * r.stage;
     ring_next<Shape>(r);
 }
 
-__device__ __forceinline__ void multiply_end(uint32_t before) {
+template <typename Shape> __device__ __forceinline__ void multiply_end(uint32_t before) {
     rp_wgmma_wait<0>();
-    free_stage(before);
+    free_stage<Shape>(before);
 }
 
 /* total (+)= sums; total is the matrix's first segment where FIRST. */
@@ -254,12 +296,15 @@ __device__ __forceinline__ float2 load_scales(uint32_t at) {
     return v;
 }
 
-/* keep of 8-bit sums, times their scales. */
+/* keep of 8-bit sums, times their scales. Shared memory is read just before it is written: the
+ * registers for more are not there. */
 template <typename Shape>
 __device__ __forceinline__ void keep_scaled(const place &p, const scale_area &scales, bool first,
                                             const typename Shape::Sum (&sums)[Shape::SUMS],
                                             float (&held)[Shape::HELD]) {
-    static_assert(!Shape::SCALED || Shape::LAID == 0, "totals are in registers");
+    uint32_t at = p.area + p.thread * 16;
+    if (Shape::LAID > 0 && first)
+        area_free(p);
     uint32_t token = p.warpgroup * 64 + p.thread / 32 * 16 + p.thread % 32 / 4;
     float low = load_scale(scales.tokens() + token * 4);
     float high = load_scale(scales.tokens() + token * 4 + 32);
@@ -267,11 +312,22 @@ __device__ __forceinline__ void keep_scaled(const place &p, const scale_area &sc
 #pragma unroll
     for (int j = 0; j < Shape::SUMS / 4; j++) {
         float2 col = load_scales(cols + j * 32);
+        float sum[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float scale = rp_scaled(i < 2 ? low : high, i % 2 ? col.y : col.x);
-            float sum = rp_scaled(sums[j * 4 + i], scale);
-            held[j * 4 + i] = (first ? -0.0f : held[j * 4 + i]) + sum;
+        for (int i = 0; i < 4; i++)
+            sum[i] =
+                rp_scaled(sums[j * 4 + i], rp_scaled(i < 2 ? low : high, i % 2 ? col.y : col.x));
+        if (j * 4 < Shape::HELD) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                held[j * 4 + i] = (first ? -0.0f : held[j * 4 + i]) + sum[i];
+        } else {
+            uint32_t laid = at + (j - Shape::HELD / 4) * 2048;
+            float4 old = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+            if (!first)
+                old = load_shared(laid);
+            store_shared(
+                laid, make_float4(old.x + sum[0], old.y + sum[1], old.z + sum[2], old.w + sum[3]));
         }
     }
 }
@@ -290,27 +346,27 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
     rp_pdl_wait();
     uint32_t live = *args.live;
     stamp.look();
-    walk w = walk_begin(args, live);
+    walk w = walk_begin<Shape>(args, live);
     pending last;
     float held[Shape::HELD];
     uint32_t turn = SLICES; /* of the tile before: slices that are stored */
     tile_at t;
-    bool any = walk_next(args, w, t);
+    bool any = walk_next<Shape>(args, w, t);
     early<Shape> guess = guess_first<Shape>(args);
     if (!any || t.col != guess.col) {
         for (uint32_t i = 0; i < guess.stages; i++) {
             rp_barrier_wait(r.full + 8 * r.stage, r.phase);
-            free_stage(r.empty + 8 * r.stage);
+            free_stage<Shape>(r.empty + 8 * r.stage);
             ring_next<Shape>(r);
         }
     }
     /* Until the second warpgroup may begin. */
-    uint32_t ahead = Shape::STAGGERED && any ? min(Shape::AHEAD, args.blocks) : 0;
-    if (ahead > 0 && p.warpgroup > 0) {
+    uint32_t ahead = any ? min(Shape::AHEAD, args.blocks) : 0;
+    if (Shape::AHEAD > 0 && ahead > 0 && p.warpgroup > 0) {
         asm volatile("bar.sync 4, 256;" ::: "memory");
         ahead = 0;
     }
-    for (; any; any = walk_next(args, w, t)) {
+    for (; any; any = walk_next<Shape>(args, w, t)) {
         /* Zeros, although nobody reads them: else the sums of the tile before would seem alive
          * until here. */
         typename Shape::Sum sums[Shape::SUMS];
@@ -322,7 +378,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
 #pragma unroll 1
             for (uint32_t k = 0; k < blocks; k++) {
                 multiply_block<Shape>(r, before, p.warpgroup, k == 0, sums);
-                if (Shape::STAGGERED && ahead > 0 && --ahead == 0)
+                if (Shape::AHEAD > 0 && ahead > 0 && --ahead == 0)
                     asm volatile("bar.arrive 4, 256;" ::: "memory");
                 if (Shape::MODE == STORE_UNDER && turn < SLICES) {
                     do
@@ -330,7 +386,7 @@ __device__ __forceinline__ void multiply_all(const rp_matmul_wide_args &args, ri
                     while (++turn < SLICES && k + 1 == blocks);
                 }
             }
-            multiply_end(before);
+            multiply_end<Shape>(before);
             if constexpr (Shape::SCALED) {
                 rp_barrier_wait(scales.full, scales.phase);
                 keep_scaled<Shape>(p, scales, begin == 0 || Shape::MODE == STORE_SUMS, sums, held);
@@ -384,7 +440,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         rp_map_prefetch(&args.in_map);
         for (uint32_t i = 0; i < STAGES; i++) {
             rp_barrier_init(r.full + 8 * i, 1);
-            rp_barrier_init(r.empty + 8 * i, COPYING / 32); /* warps */
+            rp_barrier_init(r.empty + 8 * i, Shape::CLUSTER * COPYING / 32); /* warps */
         }
         if (Shape::SCALED) {
             scale_area scales = scales_behind<Shape>(r);
@@ -394,6 +450,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         rp_barrier_init_fence();
     }
     __syncthreads();
+    meet_cluster<Shape>();
     if (threadIdx.x >= COPYING) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == COPYING)
@@ -406,6 +463,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         multiply_all<Shape, GATED, BF16>(args, r, area, stamp);
     }
+    meet_cluster<Shape>();
 #else
     (void)args;
     __trap(); /* never planned */

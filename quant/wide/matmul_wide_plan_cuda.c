@@ -11,9 +11,19 @@ bool rp_matmul_wide_cuda_fits(const struct rp_matmul_cuda *op) {
 
 /* Kernels whose sums and totals fit into the registers. A gated matrix is one segment. */
 static bool has_kernel(const struct rp_matmul_cuda *op, uint32_t cols) {
-    if (op->gated)
-        return cols != 192;
-    return cols != 256 || op->weight->dtype == RP_DTYPE_BF16;
+    return !op->gated || cols != 192;
+}
+
+/* Tiles of so many outputs; a cluster has as many of them as blocks, with the same weights. */
+static uint32_t tiles_of(const struct rp_matmul_cuda *op, uint32_t cols) {
+    uint32_t token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS);
+    return (uint32_t)RP_ALIGN_UP(token_tiles, RP_WIDE_CLUSTER(cols)) *
+           RP_CEIL_DIV(op->weight->rows, cols);
+}
+
+/* Blocks that the GPU holds at once. */
+static uint32_t blocks_of(const struct rp_matmul_cuda *op, uint32_t cols) {
+    return op->limits.sm_count / RP_WIDE_CLUSTER(cols) * RP_WIDE_CLUSTER(cols);
 }
 
 /* The tiles that minimize the time of all waves over the SMs. */
@@ -21,14 +31,13 @@ static uint32_t choose(const struct rp_matmul_cuda *op) {
     /* cost: of a tile in bf16, measured, bench/results/cuda_gemm_wide.md. One of 8 bits takes about
      * half of it. */
     static const struct { uint32_t cols, cost; } widths[] = {{128, 130}, {192, 180}, {256, 245}};
-    uint32_t token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS), least = UINT32_MAX;
-    uint32_t best = 0;
+    uint32_t least = UINT32_MAX, best = 0;
     for (size_t i = 0; i < RP_ARRAY_COUNT(widths); i++) {
-        uint32_t tiles = token_tiles * RP_CEIL_DIV(op->weight->rows, widths[i].cols);
-        uint32_t cost = RP_CEIL_DIV(tiles, op->limits.sm_count) * widths[i].cost;
-        if (cost < least && has_kernel(op, widths[i].cols)) {
+        uint32_t cols = widths[i].cols;
+        uint32_t cost = RP_CEIL_DIV(tiles_of(op, cols), blocks_of(op, cols)) * widths[i].cost;
+        if (cost < least && has_kernel(op, cols)) {
             least = cost;
-            best = widths[i].cols;
+            best = cols;
         }
     }
     return best;
@@ -36,8 +45,8 @@ static uint32_t choose(const struct rp_matmul_cuda *op) {
 
 static int encode_maps(struct rp_matmul_wide_args *args, const struct rp_matmul_cuda *op,
                        struct rp_error *err) {
-    int status =
-        rp_matmul_cuda_encode_weights(&args->weight_map, op->weight, op->gated, args->cols, err);
+    int status = rp_matmul_cuda_encode_weights(&args->weight_map, op->weight, op->gated,
+                                               args->cols / args->cluster, err);
     if (status == RP_OK)
         status = rp_matmul_cuda_encode_tokens(&args->in_map, op, RP_WIDE_TOKENS, err);
     if (status != RP_OK)
@@ -89,9 +98,10 @@ static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cu
     args->blocks = RP_CEIL_DIV(rp_matmul_cuda_units(w), RP_MATMUL_BLOCK);
     args->segment_blocks = segment / RP_MATMUL_BLOCK;
     args->cols = cols;
+    args->cluster = RP_WIDE_CLUSTER(cols);
     args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS);
     args->col_tiles = RP_CEIL_DIV(w->rows, cols);
-    args->grid = RP_MIN(args->token_tiles * args->col_tiles, op->limits.sm_count);
+    args->grid = RP_MIN(tiles_of(op, cols), blocks_of(op, cols));
     int status = encode_maps(args, op, err);
     if (status == RP_OK && rp_matmul_wide_cuda_prepare(args) != RP_OK)
         status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %u outputs", cols);

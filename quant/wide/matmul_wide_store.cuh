@@ -21,7 +21,7 @@ namespace {
 /* When the totals of a tile are stored. */
 enum store_mode {
     STORE_UNDER, /* during the next tile's multiplication */
-    STORE_AFTER, /* before the next tile; the other warpgroup multiplies meanwhile */
+    STORE_AFTER, /* before the next tile */
     STORE_SUMS   /* the same; K is one segment, so the sums are the totals */
 };
 
@@ -32,12 +32,11 @@ struct shape {
     static constexpr rp_wgmma_type TYPE = TYPE_;
     static constexpr store_mode MODE = MODE_;
     static constexpr bool SCALED = rp_wgmma_is_8<TYPE>;
-    /* The second warpgroup stays some blocks behind the first. */
-    static constexpr bool STAGGERED = SCALED || MODE != STORE_UNDER;
+    static constexpr uint32_t CLUSTER = RP_WIDE_CLUSTER(COLS);
+    /* Blocks of K that the first warpgroup begins before the second one: while one adds up, the
+     * other has the tensor cores. */
+    static constexpr uint32_t AHEAD = SCALED && MODE == STORE_UNDER ? STAGES / 2 : 0;
     using Sum = typename rp_wgmma_sum<TYPE>::type;
-    static constexpr uint32_t AHEAD =
-        MODE == STORE_UNDER ? STAGES / 2
-                            : STAGES - 1; /* blocks begun before the second warpgroup's first */
     static constexpr int SUMS = COLS / 2;
     static constexpr int HELD =
         HELD_ < SUMS && MODE != STORE_SUMS ? HELD_ : SUMS; /* in registers */
