@@ -23,7 +23,7 @@ static uint32_t tiles_of(const struct rp_matmul_cuda *op, uint32_t cols) {
 
 /* Blocks that the GPU holds at once. */
 static uint32_t blocks_of(const struct rp_matmul_cuda *op, uint32_t cols) {
-    return op->limits.sm_count / RP_WIDE_CLUSTER(cols) * RP_WIDE_CLUSTER(cols);
+    return RP_MAX(op->limits.sm_count / RP_WIDE_CLUSTER(cols), 1u) * RP_WIDE_CLUSTER(cols);
 }
 
 /* The tiles that minimize the time of all waves over the SMs. */
