@@ -25,6 +25,9 @@ struct group {
     bool share;
 };
 
+/* Four ranks would share GPUs, which a sanitizer makes very slow. */
+static uint32_t ranks_max(void) { return rp_gpu_is_tiny() ? 2 : RANKS_MAX; }
+
 static uint32_t gpu_count(void) {
     int count = 0;
     assert_int_equal(cudaGetDeviceCount(&count), cudaSuccess);
@@ -338,13 +341,13 @@ static void test_all_ways_have_the_same_bits(void **state) {
     static const uint32_t rows[] = {1, 2, 7, 33, 150, 601};
     static const uint32_t cols[] = {4, 64, 132, 256, 1028, 2048, 4096, 5120, 8192};
     (void)state;
-    for (uint32_t count = 2; count <= RANKS_MAX; count *= 2) {
+    for (uint32_t count = 2; count <= ranks_max(); count *= 2) {
         struct group group;
         struct rp_error err = {0};
         assert_int_equal(open_group(&group, count, false, &err), RP_OK);
-        for (size_t r = 0; r < RP_ARRAY_COUNT(rows); r++)
-            for (size_t c = 0; c < RP_ARRAY_COUNT(cols); c++)
-                for (uint32_t form = 0; form<4; form += rows[r]> 200 ? 3 : 1) {
+        for (size_t r = 0; r < RP_ARRAY_COUNT(rows); r += rp_gpu_is_tiny() ? 3 : 1)
+            for (size_t c = 0; c < RP_ARRAY_COUNT(cols); c += rp_gpu_is_tiny() ? 3 : 1)
+                for (uint32_t form = 0; form<4; form += rows[r]> 200 || rp_gpu_is_tiny() ? 3 : 1) {
                     struct bed bed = {.group = &group,
                                       .rows = rows[r],
                                       .live = RP_MAX(1u, rows[r] - 1),
@@ -385,7 +388,7 @@ static void run_in_a_row(struct bed *bed) {
 static void test_exchanges_in_a_row_do_not_disturb_each_other(void **state) {
     static const uint32_t shapes[][2] = {{1, 4096}, {1, 8192}, {8, 4096}, {5, 2048}, {150, 4096}};
     (void)state;
-    for (uint32_t count = 2; count <= RANKS_MAX; count *= 2) {
+    for (uint32_t count = 2; count <= ranks_max(); count *= 2) {
         struct group group;
         struct rp_error err = {0};
         assert_int_equal(open_group(&group, count, false, &err), RP_OK);
