@@ -4,6 +4,7 @@
 #include "base/memory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* --- memory ---------------------------------------------------------------------------------- */
@@ -33,16 +34,16 @@ static void *new_block(struct rp_device *group, size_t bytes, enum rp_memory_kin
     if (group->block_count == RP_GROUP_BLOCKS)
         return NULL;
     for (uint32_t rank = 0; rank < group->count; rank++) {
-        struct rp_device *device = group->ranks[rank];
+        struct rp_device *device = rp_group_rank(group, rank);
         block.base[rank] =
             reserves ? member->reserve(device, bytes) : member->alloc(device, bytes, kind);
         if (block.base[rank])
             continue;
         while (rank-- > 0)
             if (reserves)
-                member->release(group->ranks[rank], block.base[rank]);
+                member->release(rp_group_rank(group, rank), block.base[rank]);
             else
-                member->free(group->ranks[rank], block.base[rank], kind);
+                member->free(rp_group_rank(group, rank), block.base[rank], kind);
         return NULL;
     }
     group->blocks[group->block_count++] = block;
@@ -62,7 +63,7 @@ static void *new_shared_block(struct rp_device *group, size_t bytes) {
     if (group->block_count == RP_GROUP_BLOCKS)
         return NULL;
     struct rp_group_block block = {.bytes = RP_MAX(bytes, (size_t)1), .is_shared = true};
-    unsigned char *base = group->member->alloc(group->ranks[0], bytes, RP_MEMORY_HOST);
+    unsigned char *base = group->member->alloc(rp_group_rank(group, 0), bytes, RP_MEMORY_HOST);
     for (uint32_t rank = 0; rank < group->count; rank++)
         block.base[rank] = base;
     if (base)
@@ -77,7 +78,7 @@ static void *group_alloc(struct rp_device *group, size_t bytes, enum rp_memory_k
 
 static void free_results(struct rp_device *group, struct rp_group_results *results) {
     for (uint32_t rank = 1; rank < group->count; rank++)
-        group->member->free(group->ranks[rank], results->blocks[rank], RP_MEMORY_HOST);
+        group->member->free(rp_group_rank(group, rank), results->blocks[rank], RP_MEMORY_HOST);
     *results = group->results[--group->result_count];
 }
 
@@ -92,11 +93,11 @@ static void group_free(struct rp_device *group, void *ptr, enum rp_memory_kind k
             if (at >= base && at - base < block.bytes)
                 free_results(group, &group->results[i]);
         }
-        group->member->free(group->ranks[0], ptr, kind);
+        group->member->free(rp_group_rank(group, 0), ptr, kind);
         return;
     }
     for (uint32_t rank = 0; rank < group->count; rank++)
-        group->member->free(group->ranks[rank], block.base[rank], kind);
+        group->member->free(rp_group_rank(group, rank), block.base[rank], kind);
 }
 
 static void *group_reserve(struct rp_device *group, size_t bytes) {
@@ -107,7 +108,7 @@ static int group_commit(struct rp_device *group, void *base, size_t bytes) {
     const struct rp_group_block *block = block_at(group, base);
     int status = RP_OK;
     for (uint32_t rank = 0; rank < group->count && status == RP_OK; rank++)
-        status = group->member->commit(group->ranks[rank], block->base[rank], bytes);
+        status = group->member->commit(rp_group_rank(group, rank), block->base[rank], bytes);
     return status;
 }
 
@@ -115,11 +116,11 @@ static void group_release(struct rp_device *group, void *base) {
     rp_group_wait(group);
     const struct rp_group_block block = take_block(group, base);
     for (uint32_t rank = 0; rank < group->count; rank++)
-        group->member->release(group->ranks[rank], block.base[rank]);
+        group->member->release(rp_group_rank(group, rank), block.base[rank]);
 }
 
 static size_t group_granule(struct rp_device *group) {
-    return group->member->granule(group->ranks[0]);
+    return group->member->granule(rp_group_rank(group, 0));
 }
 
 /* The numbers of one rank, the one with the least free memory. Devices that share the host's memory
@@ -128,7 +129,7 @@ static void group_memory(struct rp_device *group, struct rp_device_memory *out) 
     uint64_t count = 0;
     for (uint32_t rank = 0; rank < group->count; rank++) {
         struct rp_device_memory memory;
-        group->member->memory(group->ranks[rank], &memory);
+        group->member->memory(rp_group_rank(group, rank), &memory);
         count += memory.allocation_count;
         if (rank == 0 || memory.free_bytes < out->free_bytes)
             *out = memory;
@@ -145,7 +146,7 @@ static int group_copy(struct rp_device *group, void *to, const void *from, size_
     const struct rp_group_block *block = block_at(group, to);
     uint32_t count = block && !block->is_shared ? group->count : 1;
     for (uint32_t rank = 0; rank < count && status == RP_OK; rank++)
-        status = group->member->copy(group->ranks[rank], rp_group_address(group, rank, to),
+        status = group->member->copy(rp_group_rank(group, rank), rp_group_address(group, rank, to),
                                      rp_group_address(group, rank, from), bytes);
     return status;
 }
@@ -153,16 +154,16 @@ static int group_copy(struct rp_device *group, void *to, const void *from, size_
 static int group_fill(struct rp_device *group, void *to, int byte, size_t bytes) {
     int status = RP_OK;
     for (uint32_t rank = 0; rank < group->count && status == RP_OK; rank++)
-        status =
-            group->member->fill(group->ranks[rank], rp_group_address(group, rank, to), byte, bytes);
+        status = group->member->fill(rp_group_rank(group, rank), rp_group_address(group, rank, to),
+                                     byte, bytes);
     return status;
 }
 
 static int group_read(struct rp_device *group, const void *data, size_t bytes) {
     int status = RP_OK;
     for (uint32_t rank = 0; rank < group->count && status == RP_OK; rank++)
-        status =
-            group->member->read(group->ranks[rank], rp_group_address(group, rank, data), bytes);
+        status = group->member->read(rp_group_rank(group, rank),
+                                     rp_group_address(group, rank, data), bytes);
     return status;
 }
 
@@ -171,19 +172,20 @@ static int group_read(struct rp_device *group, const void *data, size_t bytes) {
 static int group_matrix_prepare(struct rp_device *group, struct rp_matrix *matrix,
                                 struct rp_error *err) {
     uint32_t rank = rp_group_matrix_rank(group, matrix);
-    return group->member->matrix_prepare(group->ranks[rank], matrix, err);
+    return group->member->matrix_prepare(rp_group_rank(group, rank), matrix, err);
 }
 
 static int group_matrix_random(struct rp_device *group, struct rp_matrix *matrix, uint64_t seed,
                                float scale, struct rp_error *err) {
     uint32_t rank = rp_group_matrix_rank(group, matrix);
-    return group->member->matrix_random(group->ranks[rank], matrix, seed + ((uint64_t)rank << 32),
-                                        scale, err);
+    return group->member->matrix_random(rp_group_rank(group, rank), matrix,
+                                        seed + ((uint64_t)rank << 32), scale, err);
 }
 
 static void group_matrix_release(struct rp_device *group, struct rp_matrix *matrix) {
     rp_group_wait(group);
-    group->member->matrix_release(group->ranks[rp_group_matrix_rank(group, matrix)], matrix);
+    group->member->matrix_release(rp_group_rank(group, rp_group_matrix_rank(group, matrix)),
+                                  matrix);
 }
 
 /* --- open and close -------------------------------------------------------------------------- */
@@ -203,6 +205,8 @@ static void group_close(struct rp_device *group) {
     while (group->result_count)
         free_results(group, &group->results[0]);
     for (uint32_t rank = 0; rank < group->count; rank++)
+        rp_group_launcher_destroy(group->launchers[rank]);
+    for (uint32_t rank = 0; rank < group->count; rank++)
         group->member->close(group->ranks[rank]);
     rp_free(group);
 }
@@ -221,6 +225,19 @@ static void describe(struct rp_device *group) {
     for (uint32_t rank = 0; rank < group->count; rank++)
         snprintf(group->behind[rank], sizeof group->behind[rank],
                  "the others wait for rank %u of %u", rank, group->count);
+}
+
+/* REPRISE_GROUP_LAUNCH=each: a thread for each rank past the first, until it is measured which is
+ * better. */
+static int start_launchers(struct rp_device *group, struct rp_error *err) {
+    const char *way = getenv("REPRISE_GROUP_LAUNCH");
+    int status = RP_OK;
+    if (!way || strcmp(way, "each") != 0)
+        return RP_OK;
+    for (uint32_t rank = 1; rank < group->count && status == RP_OK; rank++)
+        status = rp_group_launcher_create(group->member, group->ranks[rank], rank,
+                                          &group->launchers[rank], err);
+    return status;
 }
 
 static const struct rp_backend functions = {.abi = RP_BACKEND_ABI,
@@ -286,6 +303,8 @@ int rp_group_open(const struct rp_backend *member, const struct rp_device_config
     }
     if (status == RP_OK)
         status = member->join(group->ranks, group->count, err);
+    if (status == RP_OK)
+        status = start_launchers(group, err);
     if (status != RP_OK) {
         group_close(group);
         return status;

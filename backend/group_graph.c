@@ -8,8 +8,26 @@
 
 void rp_group_wait(struct rp_device *group) { (void)rp_group_synchronize(group); }
 
-int rp_group_synchronize(struct rp_device *group) {
+int rp_group_settle(struct rp_device *group, uint64_t deadline_ns) {
     int status = RP_OK;
+    for (uint32_t rank = 1; rank < group->count; rank++) {
+        struct rp_group_launcher *launcher = group->launchers[rank];
+        if (!launcher)
+            continue;
+        if (!rp_group_launcher_settle(launcher, deadline_ns))
+            return RP_STATUS_NOT_FOUND;
+        status = status == RP_OK ? rp_group_launcher_status(launcher) : status;
+    }
+    return status;
+}
+
+struct rp_device *rp_group_rank(struct rp_device *group, uint32_t rank) {
+    (void)rp_group_settle(group, UINT64_MAX); /* a failure is said by the next launch or wait */
+    return group->ranks[rank];
+}
+
+int rp_group_synchronize(struct rp_device *group) {
+    int status = rp_group_settle(group, UINT64_MAX);
     for (uint32_t rank = 0; rank < group->count; rank++) {
         int one = group->member->synchronize(group->ranks[rank]);
         status = status == RP_OK ? one : status;
@@ -43,8 +61,8 @@ static const struct rp_group_results *make_results(struct rp_device *group,
     size_t bytes = made->result_bytes + made->stamp_bytes;
     group->result_count++; /* close frees what is there */
     for (uint32_t rank = 1; rank < group->count; rank++) {
-        made->blocks[rank] =
-            group->member->alloc(group->ranks[rank], RP_MAX(bytes, (size_t)1), RP_MEMORY_HOST);
+        made->blocks[rank] = group->member->alloc(rp_group_rank(group, rank),
+                                                  RP_MAX(bytes, (size_t)1), RP_MEMORY_HOST);
         if (!made->blocks[rank])
             return NULL;
         memset(made->blocks[rank], 0, bytes);
@@ -174,8 +192,13 @@ int rp_group_capture(struct rp_device *group, const struct rp_program *program, 
     uint32_t count = program->ranks > 1 ? group->count : 1;
     RP_ASSERT(count == 1 || count == program->ranks);
     graph->group = group;
-    int status = group->member->reserve_exchange(group->ranks, group->count,
+    graph->eager = eager;
+    int status = rp_group_settle(group, UINT64_MAX);
+    if (status == RP_OK)
+        status = group->member->reserve_exchange(group->ranks, group->count,
                                                  rp_program_exchange_bytes(program, bucket), err);
+    else
+        status = rp_error_set(err, status, "group: a launch failed before");
     for (uint32_t rank = 0; rank < count && status == RP_OK; rank++)
         status = capture_rank(group, rank, program, begin, end, bucket, bindings, options, eager,
                               &graph->ranks[rank], err);
@@ -210,8 +233,25 @@ void rp_group_graph_info(const struct rp_graph *graph, struct rp_graph_info *out
     graph->group->member->graph_info(graph->ranks[0], out);
 }
 
+/* A launch that failed in a launch thread is said by the next launch, or by the wait for its step.
+ * Where rank 0's fails, the others may have been launched: as with any failure, their waits end
+ * when the group closes. */
+static int launch_each(struct rp_device *group, struct rp_graph *graph) {
+    for (uint32_t rank = 1; rank < group->count; rank++) {
+        int status = rp_group_launcher_status(group->launchers[rank]);
+        if (status != RP_OK)
+            return status;
+    }
+    for (uint32_t rank = 1; rank < group->count; rank++)
+        if (graph->ranks[rank])
+            rp_group_launcher_post(group->launchers[rank], graph->ranks[rank]);
+    return group->member->launch(group->ranks[0], graph->ranks[0]);
+}
+
 int rp_group_launch(struct rp_device *group, struct rp_graph *graph) {
-    int status = RP_OK;
+    if (group->launchers[1] && !graph->eager) /* hundreds of calls are not made by two threads */
+        return launch_each(group, graph);
+    int status = rp_group_settle(group, UINT64_MAX);
     for (uint32_t rank = 0; rank < group->count && status == RP_OK; rank++)
         if (graph->ranks[rank])
             status = group->member->launch(group->ranks[rank], graph->ranks[rank]);
@@ -223,7 +263,7 @@ int rp_group_launch(struct rp_device *group, struct rp_graph *graph) {
 /* All ranks: what the host writes for the next steps must not be read by one that is behind. */
 int rp_group_wait_step(struct rp_device *group, const struct rp_step_view *view, uint64_t step,
                        uint64_t deadline_ns) {
-    int status = RP_OK;
+    int status = rp_group_settle(group, deadline_ns);
     for (uint32_t rank = 0; rank < group->count && status == RP_OK; rank++) {
         const struct rp_step_view own = view_of_rank(group, rank, view);
         status = group->member->wait_step(group->ranks[rank], &own, step, deadline_ns);
@@ -232,7 +272,7 @@ int rp_group_wait_step(struct rp_device *group, const struct rp_step_view *view,
 }
 
 int rp_group_wait_idle(struct rp_device *group, uint64_t deadline_ns) {
-    int status = RP_OK;
+    int status = rp_group_settle(group, deadline_ns);
     for (uint32_t rank = 0; rank < group->count && status == RP_OK; rank++)
         status = group->member->wait_idle(group->ranks[rank], deadline_ns);
     return status;
@@ -283,5 +323,5 @@ const char *rp_group_last_error(struct rp_device *group) {
 
 /* The last rank: the others must learn of it. */
 int rp_group_inject_fault(struct rp_device *group, enum rp_device_fault fault) {
-    return group->member->inject_fault(group->ranks[group->count - 1], fault);
+    return group->member->inject_fault(rp_group_rank(group, group->count - 1), fault);
 }

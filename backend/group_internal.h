@@ -4,6 +4,7 @@
 #define RP_BACKEND_GROUP_INTERNAL_H
 
 #include "backend/group.h"
+#include "backend/group_launch.h"
 #include "quant/matrix.h"
 
 /* As many bytes on every rank, or shared by them. An engine has six: state, rings, pages, swap
@@ -28,7 +29,8 @@ struct rp_group_results {
 struct rp_device {
     struct rp_backend table;
     const struct rp_backend *member;
-    struct rp_device *ranks[RP_GROUP_RANKS_MAX];
+    struct rp_device *ranks[RP_GROUP_RANKS_MAX];             /* rp_group_rank says when */
+    struct rp_group_launcher *launchers[RP_GROUP_RANKS_MAX]; /* NULL: the owner launches */
     uint32_t count;
     struct rp_device_info info;
     struct rp_group_block blocks[RP_GROUP_BLOCKS];
@@ -41,6 +43,7 @@ struct rp_device {
 
 struct rp_graph {
     struct rp_device *group;
+    bool eager;
     struct rp_graph *ranks[RP_GROUP_RANKS_MAX];
 };
 
@@ -49,6 +52,13 @@ static inline uint32_t rp_group_matrix_rank(const struct rp_device *group,
     RP_ASSERT_CMP(matrix->rank, <, group->count);
     return matrix->rank;
 }
+
+/* Waits until no launch thread is at work. NOT_FOUND: the deadline (rp_clock_ns) passed first; else
+ * the status of the first launch that failed. */
+int rp_group_settle(struct rp_device *group, uint64_t deadline_ns);
+/* A rank, to call the member's functions with. Nothing but launches is done beside launches: a call
+ * that waits for one GPU could keep the driver from launching what that GPU waits for. */
+struct rp_device *rp_group_rank(struct rp_device *group, uint32_t rank);
 
 /* Other addresses than those of blocks are the same on every rank. */
 void *rp_group_address(struct rp_device *group, uint32_t rank, const void *address);

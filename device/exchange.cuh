@@ -19,8 +19,8 @@ __device__ __forceinline__ uint32_t rp_exchange_number(const rp_cuda_exchange &e
     return exchange.way == RP_EXCHANGE_LIBRARY ? 0 : *(volatile const uint32_t *)exchange.state;
 }
 
-/* What flags say when a rank has come to meeting 0 or 1 of an exchange. Odd in meeting 0 and in
- * packets, so that memory never written is not taken for them. */
+/* What flags say when a rank has come to meeting 0 or 1 of an exchange. Odd in meeting 0, so that
+ * memory never written is not taken for them. */
 __device__ __forceinline__ uint32_t rp_exchange_flag(uint32_t number, uint32_t meeting) {
     return 2 * number + 1 + meeting;
 }
@@ -135,69 +135,84 @@ __device__ __forceinline__ float4 rp_exchange_values(const rp_cuda_exchange &exc
                        __uint_as_float(words.y << 16), __uint_as_float(words.y & 0xFFFF0000u));
 }
 
-/* Where `to` receives quad `quad` of rank `from`: 16 bytes of packets, 32 in f32. */
+/* Where `to` receives quad `quad` of rank `from`. */
 __device__ __forceinline__ unsigned char *rp_exchange_packets(const rp_cuda_exchange &exchange,
                                                               uint32_t number, uint32_t to,
                                                               uint32_t from, uint32_t quad) {
-    return exchange.packets[to] +
-           (number % 2 * exchange.ranks + from) * 2 * RP_EXCHANGE_PACKETS_MAX +
-           (size_t)quad * (exchange.payload == RP_DTYPE_F32 ? 32 : 16);
+    return exchange.packets[to] + (number % 2 * exchange.ranks + from) * exchange.packet_room +
+           (size_t)quad * (exchange.payload == RP_DTYPE_F32 ? 16 : 8);
 }
 
-/* Each 8 bytes are stored and loaded at once: a word, and its flag above. */
-__device__ __forceinline__ void rp_exchange_store2(unsigned char *to, uint32_t flag, uint32_t a,
-                                                   uint32_t b) {
-    uint64_t above = (uint64_t)flag << 32;
-    asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(above | a),
-                 "l"(above | b)
-                 : "memory");
+/* Every 4 bytes arrive whole, in no order. */
+__device__ __forceinline__ void rp_exchange_store_packet(unsigned char *to, bool wide,
+                                                         uint4 words) {
+    if (wide)
+        asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x),
+                     "r"(words.y), "r"(words.z), "r"(words.w)
+                     : "memory");
+    else
+        asm volatile("st.relaxed.sys.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words.x),
+                     "r"(words.y)
+                     : "memory");
 }
 
-__device__ __forceinline__ bool rp_exchange_load2(const unsigned char *from, uint32_t flag,
-                                                  uint32_t &a, uint32_t &b) {
-    uint64_t first, second;
-    asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];"
-                 : "=l"(first), "=l"(second)
-                 : "l"(from)
-                 : "memory");
-    a = (uint32_t)first;
-    b = (uint32_t)second;
-    return (uint32_t)(first >> 32) == flag && (uint32_t)(second >> 32) == flag;
+/* False: not all of it is there. */
+__device__ __forceinline__ bool rp_exchange_load_packet(const unsigned char *from, bool wide,
+                                                        uint4 &words) {
+    constexpr uint32_t EMPTY = RP_EXCHANGE_EMPTY;
+    if (wide)
+        asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                     : "l"(from)
+                     : "memory");
+    else
+        asm volatile("ld.relaxed.sys.global.v2.b32 {%0, %1}, [%2];"
+                     : "=r"(words.x), "=r"(words.y)
+                     : "l"(from)
+                     : "memory");
+    return words.x != EMPTY && words.y != EMPTY &&
+           (!wide || (words.z != EMPTY && words.w != EMPTY));
+}
+
+__device__ __forceinline__ uint32_t rp_exchange_sendable(uint32_t word) {
+    return word == RP_EXCHANGE_EMPTY ? 0 : word;
 }
 
 __device__ __forceinline__ void rp_exchange_send(const rp_cuda_exchange &exchange, uint32_t number,
                                                  uint32_t quad, uint4 words) {
-    uint32_t flag = rp_exchange_flag(number, 0);
-    for (uint32_t peer = 0; peer < exchange.ranks; peer++) {
-        if (peer == exchange.rank)
-            continue;
-        unsigned char *to = rp_exchange_packets(exchange, number, peer, exchange.rank, quad);
-        rp_exchange_store2(to, flag, words.x, words.y);
-        if (exchange.payload == RP_DTYPE_F32)
-            rp_exchange_store2(to + 16, flag, words.z, words.w);
-    }
+    bool wide = exchange.payload == RP_DTYPE_F32;
+    words = make_uint4(rp_exchange_sendable(words.x), rp_exchange_sendable(words.y),
+                       rp_exchange_sendable(words.z), rp_exchange_sendable(words.w));
+    for (uint32_t peer = 0; peer < exchange.ranks; peer++)
+        if (peer != exchange.rank)
+            rp_exchange_store_packet(
+                rp_exchange_packets(exchange, number, peer, exchange.rank, quad), wide, words);
 }
 
-/* Waits for quads quad + step * i, i < count, of a peer. */
+/* Waits for quads quad + step * i, i < count, of a peer, and empties their places. The peer writes
+ * there again when it has ended the next exchange, for which this rank sends when this kernel has
+ * ended and its stores are done. */
 template <int N>
 __device__ __forceinline__ void
 rp_exchange_receive(const rp_cuda_exchange &exchange, uint32_t number, uint32_t from, uint32_t quad,
                     uint32_t step, uint32_t count, uint4 (&words)[N]) {
-    uint32_t flag = rp_exchange_flag(number, 0);
-    bool complete = false;
+    constexpr uint32_t EMPTY = RP_EXCHANGE_EMPTY;
+    bool complete = false, wide = exchange.payload == RP_DTYPE_F32;
     for (uint32_t spins = 1; !complete && !rp_exchange_gives_up(exchange, spins); spins++) {
         complete = true;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            if ((uint32_t)i >= count)
-                continue;
-            const unsigned char *at =
-                rp_exchange_packets(exchange, number, exchange.rank, from, quad + step * i);
-            complete &= rp_exchange_load2(at, flag, words[i].x, words[i].y);
-            if (exchange.payload == RP_DTYPE_F32)
-                complete &= rp_exchange_load2(at + 16, flag, words[i].z, words[i].w);
-        }
+        for (int i = 0; i < N; i++)
+            if ((uint32_t)i < count)
+                complete &= rp_exchange_load_packet(
+                    rp_exchange_packets(exchange, number, exchange.rank, from, quad + step * i),
+                    wide, words[i]);
     }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if ((uint32_t)i < count)
+            rp_exchange_store_packet(
+                rp_exchange_packets(exchange, number, exchange.rank, from, quad + step * i), wide,
+                make_uint4(EMPTY, EMPTY, EMPTY, EMPTY));
 }
 
 /* sum = the sum over the ranks of what they give, in rank order, of quads quad + step * i with

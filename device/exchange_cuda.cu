@@ -191,6 +191,17 @@ static __global__ void __launch_bounds__(THREADS) exchange_norm_kernel(rp_exchan
         rp_exchange_end(args.exchange, number, rp_exchange_arrive(args.exchange, blocks), blocks);
 }
 
+static __global__ void __launch_bounds__(THREADS) empty_kernel(uint32_t *words, size_t count) {
+    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < count;
+         i += gridDim.x * (size_t)THREADS)
+        words[i] = RP_EXCHANGE_EMPTY;
+}
+
+int rp_exchange_empty_packets(void *packets, size_t bytes, cudaStream_t stream) {
+    empty_kernel<<<64, THREADS, 0, stream>>>((uint32_t *)packets, bytes / sizeof(uint32_t));
+    return (int)cudaGetLastError();
+}
+
 int rp_exchange_cuda_run(const void *args_void, cudaStream_t stream) {
     rp_exchange_cuda args = *(const rp_exchange_cuda *)args_void;
     bool norm = args.kind == RP_EXCHANGE_NORM;

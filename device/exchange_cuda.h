@@ -3,9 +3,9 @@
  * Whatever way the data take, each rank's part is rounded once to the payload's type, and the parts
  * are added in f32 in rank order: all ways give the same bits.
  *
- *   PACKETS    few bytes: a rank stores what it gives into memory of each peer, every 4 bytes beside
- *              a flag of 4 bytes that says which exchange they are of. The peer reads its own
- *              memory until the flags are there: no fence, no flag apart, no read through the link.
+ *   PACKETS    a rank stores what it gives into memory of each peer, where every 4 bytes were
+ *              RP_EXCHANGE_EMPTY. The peer reads its own memory until none are, and empties it: no
+ *              fence, no flag, no read through the link, and no more bytes than the payload.
  *   ONE_SHOT   a rank puts what it gives into its own block, sets a flag at every peer for each
  *              of its thread blocks, waits for theirs, and reads the blocks of all ranks.
  *   TWO_SHOT   the same, but a row has an owner, which alone adds it up. After a second meeting all
@@ -35,10 +35,14 @@ extern "C" {
 
 #define RP_EXCHANGE_RANKS_MAX 8
 #define RP_EXCHANGE_SLOTS     1024 /* most thread blocks of a kernel that exchanges */
-/* Largest payload of packets, to all peers together. Packets double the bytes sent: beyond it that
- * costs more than the fence and the read through the link that they save (about 2 us;
- * bench/results, all-reduce of 8 KB to 128 MB). */
-#define RP_EXCHANGE_PACKETS_MAX ((size_t)512 << 10)
+/* Largest payload of packets, to all peers together. Their memory is read until they are there by
+ * all threads that wait, where ONE_SHOT has one flag for a thread block: beyond it that costs more
+ * than the fence and the read through the link that they save (about 2 us). */
+#define RP_EXCHANGE_PACKETS_MAX ((size_t)2 << 20)
+/* Four bytes that are not there yet: -0.0 in f32, and (0.0, -0.0) in bf16. Who gives them sends
+ * zeros instead. No bit of a sum tells: it begins with 0.0, so it is never -0.0, and adding either
+ * zero is the same. */
+#define RP_EXCHANGE_EMPTY 0x80000000u
 /* Largest payload in one shot where two move fewer bytes: a second meeting costs about 2 us, the
  * time of 700 KB through a link of 373 GB/s. */
 #define RP_EXCHANGE_ONE_SHOT_MAX ((size_t)256 << 10)
@@ -63,8 +67,9 @@ struct rp_exchange_library {
 /* The group as one rank's kernels see it. ranks 0: no group. */
 struct rp_cuda_exchange {
     unsigned char *blocks[RP_EXCHANGE_RANKS_MAX]; /* (2, bytes) of each rank */
-    /* (2, ranks, 2 * RP_EXCHANGE_PACKETS_MAX) of each rank: what the others sent to it */
+    /* (2, ranks, packet_room) of each rank: what the others sent to it */
     unsigned char *packets[RP_EXCHANGE_RANKS_MAX];
+    size_t packet_room;                     /* rp_exchange_packet_room */
     uint32_t *flags[RP_EXCHANGE_RANKS_MAX]; /* (RP_EXCHANGE_SLOTS, ranks) of each rank */
     uint32_t *state;        /* this rank's number of exchanges, and thread blocks that are done */
     const uint32_t *broken; /* in host memory: not 0 when a rank has failed, and nobody waits */
@@ -77,6 +82,11 @@ struct rp_cuda_exchange {
     enum rp_dtype payload;
     size_t sums_at; /* TWO_SHOT: where a block has sums, (rows of its rank, cols) f32 */
 };
+
+/* Bytes of the packets that a rank has room for from one other, in one exchange. */
+static inline size_t rp_exchange_packet_room(uint32_t ranks) {
+    return ranks > 1 ? RP_ALIGN_UP(RP_EXCHANGE_PACKETS_MAX / (ranks - 1), (size_t)256) : 0;
+}
 
 /* Chooses the way of an exchange of at most `rows` rows whose ranks can map each other's memory,
  * by what moves fewest bytes through a GPU's links. For an element that is ranks - 1 payloads in
@@ -96,6 +106,9 @@ static inline void rp_exchange_choose(struct rp_cuda_exchange *exchange, uint32_
              exchange->sums_at + own_rows * cols * sizeof(float) <= exchange->bytes)
         exchange->way = RP_EXCHANGE_TWO_SHOT;
 }
+
+/* Empties memory for packets. A cudaError_t; only enqueues. */
+int rp_exchange_empty_packets(void *packets, size_t bytes, struct CUstream_st *stream);
 
 enum rp_exchange_kind {
     RP_EXCHANGE_REDUCE, /* out = the sum over the ranks */

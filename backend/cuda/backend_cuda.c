@@ -293,6 +293,8 @@ static int cuda_launch(struct rp_device *device, struct rp_graph *graph) {
                              : run_list(device, graph, false);
     if (RP_UNLIKELY(device->nvtx))
         rp_cuda_nvtx_pop();
+    if (RP_UNLIKELY(status != RP_OK)) /* the other ranks' kernels would wait for these */
+        rp_cuda_group_break(device);
     return status;
 }
 

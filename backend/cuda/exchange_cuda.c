@@ -5,7 +5,7 @@
 #include "backend/cuda/nccl_cuda.h"
 
 /* Packets, flags, state: one block, in this order. */
-#define PACKET_BYTES(ranks) (2 * (ranks)*2 * RP_EXCHANGE_PACKETS_MAX)
+#define PACKET_BYTES(ranks) (2 * (ranks)*rp_exchange_packet_room(ranks))
 #define FLAG_BYTES(ranks)   (RP_EXCHANGE_SLOTS * (ranks) * sizeof(uint32_t))
 #define STATE_BYTES         (2 * sizeof(uint32_t))
 
@@ -40,7 +40,7 @@ static int map_peers(struct rp_device *const *ranks, uint32_t count, struct rp_e
     return RP_OK;
 }
 
-/* Memory that kernels wait on, zeroed. */
+/* Memory that kernels wait on: empty packets, and zeros. */
 static int make_flags(struct rp_device *device, uint32_t count) {
     struct rp_cuda_exchange *exchange = device->exchange;
     size_t bytes = PACKET_BYTES(count) + FLAG_BYTES(count) + STATE_BYTES;
@@ -52,6 +52,11 @@ static int make_flags(struct rp_device *device, uint32_t count) {
     exchange->flags[exchange->rank] = (uint32_t *)(void *)(data + PACKET_BYTES(count));
     exchange->state = exchange->flags[exchange->rank] + FLAG_BYTES(count) / sizeof(uint32_t);
     int status = RP_CUDA_TRY(device, cudaMemsetAsync(data, 0, bytes, device->stream));
+    if (status == RP_OK)
+        status = rp_cuda_check(
+            device,
+            (cudaError_t)rp_exchange_empty_packets(data, PACKET_BYTES(count), device->stream),
+            "packets");
     return status == RP_OK ? RP_CUDA_TRY(device, cudaStreamSynchronize(device->stream)) : status;
 }
 
@@ -65,7 +70,8 @@ static int make_ranks(struct rp_cuda_group *group, struct rp_device *const *rank
         device->exchange = rp_calloc(1, sizeof *device->exchange);
         if (!device->exchange)
             return RP_STATUS_NO_MEMORY;
-        *device->exchange = (struct rp_cuda_exchange){.ranks = count, .rank = rank};
+        *device->exchange = (struct rp_cuda_exchange){
+            .ranks = count, .rank = rank, .packet_room = rp_exchange_packet_room(count)};
         status = make_flags(device, count);
     }
     if (status == RP_OK)

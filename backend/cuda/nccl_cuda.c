@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +37,8 @@ struct rp_nccl {
     struct nccl_api api;
     struct nccl_rank ranks[RP_EXCHANGE_RANKS_MAX];
     uint32_t count;
-    bool aborted, has_thread;
+    atomic_bool aborted;
+    bool has_thread;
     pthread_t thread; /* aborts */
 };
 
@@ -154,9 +156,8 @@ static void *abort_all(void *nccl_void) {
 
 /* NCCL's call returns when no graph has gathers any more. */
 void rp_nccl_abort(struct rp_nccl *nccl) {
-    if (nccl->aborted)
+    if (atomic_exchange(&nccl->aborted, true))
         return;
-    nccl->aborted = true;
     nccl->has_thread = pthread_create(&nccl->thread, NULL, abort_all, nccl) == 0;
 }
 

@@ -3,7 +3,7 @@
  *
  * Only its all-gather is used: what the ranks give is added by our own kernels, so sums have the
  * same bits with NCCL and without it. Its multicast over NVLink is switched off.
- * Thread: the engine's, for all ranks. */
+ * Thread: the engine's, for all ranks; abort: any. */
 #ifndef RP_BACKEND_NCCL_CUDA_H
 #define RP_BACKEND_NCCL_CUDA_H
 

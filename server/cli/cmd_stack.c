@@ -225,6 +225,25 @@ static double lap(uint64_t *since_ns) {
     return (double)(*since_ns - before) * 1e-9;
 }
 
+/* The model whose files are in `dir`, or random weights of its shape. On a GPU they are made there,
+ * when the engine prepares them. */
+static int open_model(const char *dir, const struct rp_engine_options *options,
+                      bool separate_memory, struct rp_model *out, struct rp_error *err) {
+    const struct rp_model_quantization quantization = rp_stack_quantization(options);
+    enum rp_dtype dtype = rp_stack_dtype(options->dtype);
+    struct rp_model_config shape;
+    if (!options->random_weights)
+        return rp_model_open(dir, dtype, &quantization, options->max_model_len, out, err);
+    int status = rp_model_config_load(dir, &shape, err);
+    if (status != RP_OK)
+        return status;
+    shape.quantization = quantization.scheme;
+    shape.quantize_head = quantization.head;
+    return (separate_memory ? rp_model_random_vectors : rp_model_random)(
+        &shape, dtype == RP_MODEL_DTYPE_AUTO ? RP_DTYPE_BF16 : dtype, 1, options->max_model_len,
+        out, err);
+}
+
 int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engine_options *options,
                   void (*wake)(void *ctx), void *wake_ctx, struct rp_trace_ring *ring,
                   bool show_progress, enum rp_exit *out_code, struct rp_error *err) {
@@ -244,7 +263,6 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
     status = rp_stack_open_mask(dir, options, &mask, out_code, err);
     if (status != RP_OK)
         return status;
-    const struct rp_model_quantization quantization = rp_stack_quantization(options);
     uint64_t since_ns = rp_clock_ns();
     status = rp_stack_select(options, &stack->selection, err);
     stack->device_s = lap(&since_ns);
@@ -256,8 +274,8 @@ int rp_stack_open(struct rp_stack *stack, const char *dir, const struct rp_engin
     status = rp_tokenizer_open(dir, &stack->tokenizer, err);
     stack->tokenizer_s = lap(&since_ns);
     if (status == RP_OK)
-        status = rp_model_open(dir, rp_stack_dtype(options->dtype), &quantization,
-                               options->max_model_len, &stack->model, err);
+        status =
+            open_model(dir, options, stack->selection.info.separate_memory, &stack->model, err);
     if (status == RP_OK && mask)
         status = rp_model_set_mask(&stack->model, mask, err);
     else

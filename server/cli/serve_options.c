@@ -64,6 +64,8 @@ static const struct rp_flag serve_flags[] = {
      "stored"},
     {"vllm-metrics", RP_FLAG_SWITCH, AT(vllm_metrics), NULL, 0, 0, "true",
      "also expose /metrics under vLLM's names"},
+    {"load-format", RP_FLAG_CHOICE, AT(engine.random_weights), "auto|dummy", 0, 0, "auto",
+     "dummy: random weights of the shape in config.json, without reading any, for load tests"},
     {"max-connections", RP_FLAG_UINT, AT(max_connections), "N", 1, 1000000, "4096",
      "maximum open connections"},
     {"shutdown-timeout", RP_FLAG_REAL, AT(shutdown_timeout_s), "SECONDS", 0, 86400, "30",

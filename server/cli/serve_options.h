@@ -38,6 +38,7 @@ struct rp_engine_options {
     uint32_t kv_event_capacity; /* no flag: from --kv-events-config */
     const char *attention_mask; /* only for commands with RP_MASK_FLAGS */
     bool allow_noncausal;
+    uint32_t random_weights; /* --load-format auto|dummy; only of serve */
 };
 
 struct rp_serve_options {
@@ -68,7 +69,7 @@ struct rp_serve_options {
 };
 
 /* vllm_flags.c */
-#define RP_VLLM_FLAGS 31
+#define RP_VLLM_FLAGS 30
 extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
 
 /* The flags of the mask program, as rows for a command's table; base: as below. */

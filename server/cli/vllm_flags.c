@@ -9,7 +9,6 @@ const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS] = {
     {"download-dir", "give a local model directory"},
     {"revision", "give a local model directory"},
     {"hf-token", "give a local model directory"},
-    {"load-format", "safetensors are read: leave it out"},
     {"pipeline-parallel-size", "--tensor-parallel-size divides a model among devices"},
     {"data-parallel-size", "start one server per GPU behind a balancer"},
     {"enable-expert-parallel", "not supported yet"},

@@ -150,13 +150,15 @@ static void assert_same(const struct record *a, const struct record *b) {
     assert_memory_equal(a->logits, b->logits, sizeof a->logits);
 }
 
-/* Groups of 2 and 4 against one device. */
+/* Groups of 2 and, unless the test program says otherwise, 4 against one device. */
+static uint32_t group_ranks_max = 4;
+
 static void compare(enum rp_family family, enum rp_dtype dtype, enum rp_quant_scheme scheme,
                     const char *mask, enum rp_dtype kv_dtype, double limit) {
     struct rp_driver_config way = way_of(1, kv_dtype);
     make_model(family, dtype, scheme, mask);
     run(&one, &way, PROMPT, NULL);
-    for (uint32_t ranks = 2; ranks <= 4; ranks *= 2) {
+    for (uint32_t ranks = 2; ranks <= group_ranks_max; ranks *= 2) {
         way = way_of(ranks, kv_dtype);
         make_model(family, dtype, scheme, mask);
         run(&many, &way, PROMPT, one.tokens);

@@ -25,6 +25,9 @@ struct group {
     bool share;
 };
 
+/* Four ranks would share GPUs, which a sanitizer makes very slow. */
+static uint32_t ranks_max(void) { return rp_gpu_is_tiny() ? 2 : RANKS_MAX; }
+
 static uint32_t gpu_count(void) {
     int count = 0;
     assert_int_equal(cudaGetDeviceCount(&count), cudaSuccess);
@@ -55,8 +58,13 @@ static void synchronize(const struct group *group) {
 
 /* --- what is exchanged ----------------------------------------------------------------------- */
 
+/* Some are 0.0 and -0.0, alone and as pairs: two of them are RP_EXCHANGE_EMPTY. */
 static float value_at(uint32_t salt, size_t index) {
     uint32_t hash = (salt * 7919u + (uint32_t)index) * 2654435761u;
+    if (index / 2 % 5 == 0)
+        return index % 2 ? -0.0f : 0.0f;
+    if (hash % 11 == 0)
+        return -0.0f;
     return ((float)(hash >> 8) / (1 << 24) - 0.5f) * (float)(1u << (hash % 5 * 2));
 }
 
@@ -189,7 +197,8 @@ static bool can(const struct bed *bed, enum rp_exchange_way way) {
     return way == RP_EXCHANGE_ONE_SHOT || way == RP_EXCHANGE_TWO_SHOT ||
            (way == RP_EXCHANGE_PUSHED && bed->group->count == 2) ||
            (way == RP_EXCHANGE_PACKETS && bed->rows <= exchange->resident &&
-            (size_t)bed->rows * bed->cols * sizeof(uint16_t) <= RP_EXCHANGE_PACKETS_MAX);
+            (size_t)bed->rows * bed->cols * sizeof(uint16_t) <=
+                rp_exchange_packet_room(exchange->ranks));
 }
 
 static struct rp_exchange_norm_cuda describe(const struct bed *bed, uint32_t rank,
@@ -338,13 +347,13 @@ static void test_all_ways_have_the_same_bits(void **state) {
     static const uint32_t rows[] = {1, 2, 7, 33, 150, 601};
     static const uint32_t cols[] = {4, 64, 132, 256, 1028, 2048, 4096, 5120, 8192};
     (void)state;
-    for (uint32_t count = 2; count <= RANKS_MAX; count *= 2) {
+    for (uint32_t count = 2; count <= ranks_max(); count *= 2) {
         struct group group;
         struct rp_error err = {0};
         assert_int_equal(open_group(&group, count, false, &err), RP_OK);
-        for (size_t r = 0; r < RP_ARRAY_COUNT(rows); r++)
-            for (size_t c = 0; c < RP_ARRAY_COUNT(cols); c++)
-                for (uint32_t form = 0; form<4; form += rows[r]> 200 ? 3 : 1) {
+        for (size_t r = 0; r < RP_ARRAY_COUNT(rows); r += rp_gpu_is_tiny() ? 3 : 1)
+            for (size_t c = 0; c < RP_ARRAY_COUNT(cols); c += rp_gpu_is_tiny() ? 3 : 1)
+                for (uint32_t form = 0; form<4; form += rows[r]> 200 || rp_gpu_is_tiny() ? 3 : 1) {
                     struct bed bed = {.group = &group,
                                       .rows = rows[r],
                                       .live = RP_MAX(1u, rows[r] - 1),
@@ -385,7 +394,7 @@ static void run_in_a_row(struct bed *bed) {
 static void test_exchanges_in_a_row_do_not_disturb_each_other(void **state) {
     static const uint32_t shapes[][2] = {{1, 4096}, {1, 8192}, {8, 4096}, {5, 2048}, {150, 4096}};
     (void)state;
-    for (uint32_t count = 2; count <= RANKS_MAX; count *= 2) {
+    for (uint32_t count = 2; count <= ranks_max(); count *= 2) {
         struct group group;
         struct rp_error err = {0};
         assert_int_equal(open_group(&group, count, false, &err), RP_OK);
@@ -449,9 +458,9 @@ static double time_way(struct bed *bed, enum rp_exchange_way way) {
 
 static void bench_group(uint32_t count, bool unmapped) {
     /* 8 KB to 128 MB of bf16 */
-    static const uint32_t shapes[][2] = {{1, 4096},    {2, 4096},    {1, 8192},   {8, 4096},
-                                         {32, 4096},   {32, 8192},   {128, 4096}, {512, 4096},
-                                         {4096, 4096}, {2048, 8192}, {8192, 8192}};
+    static const uint32_t shapes[][2] = {
+        {1, 4096},   {2, 4096},   {1, 8192},   {8, 4096},    {32, 4096},   {32, 8192},  {64, 8192},
+        {128, 4096}, {128, 8192}, {512, 4096}, {4096, 4096}, {2048, 8192}, {8192, 8192}};
     struct group group;
     struct rp_error err = {0};
     if (open_group(&group, count, unmapped, &err) != RP_OK) {

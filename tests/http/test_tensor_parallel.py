@@ -1,9 +1,15 @@
 """A server whose model is divided between two ranks of CPU workers: the answers of one device in f32, structured output, an 8-bit KV pool,
-a trace with the nodes of each rank, the memory plan of a rank; and a rank that fails ends the server with its cause."""
+a trace with the nodes of each rank and the tool that reads it, the memory plan of a rank; random weights; and a rank that fails ends
+the server with its cause, whoever launches."""
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 
-from reprise_server import DEMO, Server
+from reprise_server import DEMO, SOURCE, Server
 
 FLAGS = ["--device", "cpu", "--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--profile-every", "1"]
 GROUP = [*FLAGS, "--tensor-parallel-size", "2"]
@@ -27,6 +33,31 @@ def check_answers():
     print("ok answers")
 
 
+def check_tool(trace):
+    """Both ranks of the last steps beside each other."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, reduced = os.path.join(folder, "trace.json"), os.path.join(folder, "reduced.json.gz")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"traceEvents": trace}, file)
+        tool = os.path.join(SOURCE, "tools", "trace_ranks.py")
+        table = subprocess.run([sys.executable, tool, path, "--layer", "1", "--json", reduced], stdout=subprocess.PIPE, text=True,
+                               check=True).stdout
+        assert re.search(r"^ +[\d.-]+ +[\d.]+ +[\d.-]+ +[\d.]+ +layer\.1\.attn\.attention$", table, re.M), table
+        assert os.path.getsize(reduced) > 0
+
+
+def check_random_weights():
+    """Of the shape in config.json, without any weight file."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in os.listdir(DEMO):
+            if name.endswith((".json", ".jinja")):
+                shutil.copy(os.path.join(DEMO, name), folder)
+        with Server(folder, *GROUP, "--load-format", "dummy") as server:
+            status, answer = server.post("/v1/completions", {**PROMPT, "ignore_eos": True})
+            assert status == 200 and answer["usage"]["completion_tokens"] == PROMPT["max_tokens"], answer
+    print("ok random weights")
+
+
 def check_features():
     with Server(DEMO, *GROUP, "--kv-cache-dtype", "int8") as server:
         first = complete(server)
@@ -38,6 +69,7 @@ def check_features():
         spans = [e for e in trace if e["ph"] == "X" and tracks.get((e["pid"], e["tid"])) == "nodes of rank 1"]
         assert any(e["name"].endswith("(exchange_wait)") for e in spans), sorted(tracks.values())
         assert all(e["args"]["rank"] == 1 for e in spans), spans[0]
+        check_tool(trace)
         status, memory = server.get("/debug/memory")[:2]
         assert status == 200 and json.loads(memory)["device"]["ranks"] == 2, memory
     print("ok features")
@@ -53,4 +85,8 @@ def check_fault():
 if __name__ == "__main__":
     check_answers()
     check_features()
+    check_random_weights()
+    check_fault()
+    os.environ["REPRISE_GROUP_LAUNCH"] = "each"
+    check_answers()
     check_fault()
