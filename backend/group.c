@@ -4,7 +4,6 @@
 #include "base/memory.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* --- memory ---------------------------------------------------------------------------------- */
@@ -227,12 +226,12 @@ static void describe(struct rp_device *group) {
                  "the others wait for rank %u of %u", rank, group->count);
 }
 
-/* REPRISE_GROUP_LAUNCH=each: a thread for each rank past the first, until it is measured which is
- * better. */
-static int start_launchers(struct rp_device *group, struct rp_error *err) {
-    const char *way = getenv("REPRISE_GROUP_LAUNCH");
+/* Where launching takes the driver's time, a thread for each rank past the first: the host's part
+ * of a step of the 70B shape on two GPUs takes 15 to 40 us, not 44 to 79
+ * (bench/results/2026-11-27_h200_group.md). */
+static int start_launchers(struct rp_device *group, bool wanted, struct rp_error *err) {
     int status = RP_OK;
-    if (!way || strcmp(way, "each") != 0)
+    if (!wanted && !group->info.separate_memory)
         return RP_OK;
     for (uint32_t rank = 1; rank < group->count && status == RP_OK; rank++)
         status = rp_group_launcher_create(group->member, group->ranks[rank], rank,
@@ -303,13 +302,14 @@ int rp_group_open(const struct rp_backend *member, const struct rp_device_config
     }
     if (status == RP_OK)
         status = member->join(group->ranks, group->count, err);
-    if (status == RP_OK)
-        status = start_launchers(group, err);
+    if (status == RP_OK) {
+        describe(group);
+        status = start_launchers(group, config->launch_threads, err);
+    }
     if (status != RP_OK) {
         group_close(group);
         return status;
     }
-    describe(group);
     *out_backend = &group->table;
     *out = group;
     return RP_OK;

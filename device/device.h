@@ -30,6 +30,7 @@ struct rp_device_config {
     bool scalar_only;         /* CPU: only the scalar reference (tests) */
     uint32_t ordinal;         /* CUDA: GPU ordinal, of a group's first rank */
     bool ranks_share_device;  /* all ranks of a group on that one (tests) */
+    bool launch_threads;      /* a group's, also without a driver's launch (tests) */
     bool no_peer_access;      /* CUDA: as if GPUs could not map each other's memory (tests) */
     bool fast_numerics;       /* CUDA: --numerics fast */
     bool no_dependent_launch; /* CUDA: plain edges between kernels (tests, comparisons) */

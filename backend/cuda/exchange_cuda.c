@@ -12,20 +12,41 @@
 /* Shared by the devices of a group; freed with the last one. */
 struct rp_cuda_group {
     struct rp_device *ranks[RP_EXCHANGE_RANKS_MAX]; /* NULL: closed */
+    int gpus[RP_EXCHANGE_RANKS_MAX];                /* of the ranks */
     uint32_t count, open;
     _Atomic uint32_t *broken; /* host memory that all GPUs see */
     struct rp_nccl *nccl;     /* where peers cannot be mapped, or NULL */
 };
 
-static int map_peers(struct rp_device *const *ranks, uint32_t count, struct rp_error *err) {
-    for (uint32_t a = 0; a < count; a++)
-        for (uint32_t b = 0; b < count; b++) {
-            int from = ranks[a]->ordinal, to = ranks[b]->ordinal, can = 0;
-            if (from == to)
+/* Whether no rank before this one is on its GPU. */
+static bool is_first_of_gpu(const struct rp_cuda_group *group, uint32_t rank) {
+    for (uint32_t before = 0; before < rank; before++)
+        if (group->gpus[before] == group->gpus[rank])
+            return false;
+    return true;
+}
+
+/* Before a GPU's last rank closes: a group may be opened again. */
+static void unmap_peers(const struct rp_device *device, const struct rp_cuda_group *group) {
+    for (uint32_t rank = 0; rank < group->count; rank++)
+        if (group->ranks[rank] && group->ranks[rank]->ordinal == device->ordinal)
+            return;
+    rp_cuda_select(device);
+    for (uint32_t rank = 0; rank < group->count && !group->nccl; rank++)
+        if (group->gpus[rank] != device->ordinal && is_first_of_gpu(group, rank) &&
+            cudaDeviceDisablePeerAccess(group->gpus[rank]) != cudaSuccess)
+            (void)cudaGetLastError(); /* the GPU has failed */
+}
+
+static int map_peers(const struct rp_cuda_group *group, struct rp_error *err) {
+    for (uint32_t a = 0; a < group->count; a++)
+        for (uint32_t b = 0; b < group->count; b++) {
+            int from = group->gpus[a], to = group->gpus[b], can = 0;
+            if (from == to || !is_first_of_gpu(group, a) || !is_first_of_gpu(group, b))
                 continue;
-            rp_cuda_select(ranks[a]);
+            rp_cuda_select(group->ranks[a]);
             cudaError_t error =
-                ranks[a]->no_peers ? cudaSuccess : cudaDeviceCanAccessPeer(&can, from, to);
+                group->ranks[a]->no_peers ? cudaSuccess : cudaDeviceCanAccessPeer(&can, from, to);
             if (error == cudaSuccess && can)
                 error = cudaDeviceEnablePeerAccess(to, 0);
             if (error != cudaSuccess)
@@ -65,6 +86,7 @@ static int make_ranks(struct rp_cuda_group *group, struct rp_device *const *rank
     for (uint32_t rank = 0; rank < count && status == RP_OK; rank++) {
         struct rp_device *device = ranks[rank];
         group->ranks[rank] = device;
+        group->gpus[rank] = device->ordinal;
         group->count = ++group->open;
         device->group = group;
         device->exchange = rp_calloc(1, sizeof *device->exchange);
@@ -131,7 +153,7 @@ int rp_cuda_join(struct rp_device *const *ranks, uint32_t count, struct rp_error
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "cuda: no memory for a group of %u", count);
     }
     introduce(group);
-    if (map_peers(ranks, count, &unmapped) == RP_OK)
+    if (map_peers(group, &unmapped) == RP_OK)
         return RP_OK;
     return use_library(group, unmapped.text, err);
 }
@@ -192,6 +214,7 @@ void rp_cuda_group_leave(struct rp_device *device) {
     for (uint32_t rank = 0; rank < group->count; rank++)
         if (group->ranks[rank] == device)
             group->ranks[rank] = NULL;
+    unmap_peers(device, group);
     if (--group->open > 0)
         return;
     rp_nccl_close(group->nccl);

@@ -2,7 +2,7 @@
  * on one thread of its own; a launch that fails there is reported like one that fails on the
  * owner's thread; a group stops cleanly whatever they are doing.
  * Method: a launcher with a backend that only records and waits where the test says; groups of the
- * fake GPU and the CPU with REPRISE_GROUP_LAUNCH=each, compared with groups without threads. */
+ * fake GPU and the CPU with launch threads, compared with groups of the CPU, which have none. */
 #include "backend/group_launch.h"
 #include "base/clock.h"
 #include "tests/backend/group_fixture.h"
@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <stdlib.h>
 
 /* --- a launcher by itself -------------------------------------------------------------------- */
 
@@ -122,12 +121,8 @@ static void test_a_launcher_stops_asleep_and_with_launches_under_way(void **stat
 static int set_up(void **state) {
     (void)state;
     fake_backend_reset();
-    return setenv("REPRISE_GROUP_LAUNCH", "each", 1);
-}
-
-static int clean_up(void **state) {
-    unsetenv("REPRISE_GROUP_LAUNCH");
-    return teardown(state);
+    group_base.launch_threads = true;
+    return 0;
 }
 
 static void run_group(struct record *record, const struct rp_backend *backend, bool each,
@@ -135,12 +130,9 @@ static void run_group(struct record *record, const struct rp_backend *backend, b
     struct rp_driver_config way = way_of(4, RP_DTYPE_BF16);
     way.backend = backend;
     way.eager = eager;
-    if (!each)
-        unsetenv("REPRISE_GROUP_LAUNCH");
+    way.launch_threads = each;
     make_model(RP_FAMILY_MISTRAL, RP_DTYPE_BF16, RP_QUANT_NONE, NULL);
     run(record, &way, PROMPT, NULL);
-    if (!each)
-        (void)set_up(NULL);
 }
 
 static void test_a_group_has_equal_bits_with_and_without_launch_threads(void **state) {
@@ -217,7 +209,7 @@ static void test_a_launch_that_fails_in_its_thread_fails_the_step_with_its_rank(
     assert_int_equal(driver.backend->synchronize(driver.device), RP_STATUS_DEVICE);
 }
 
-#define GROUP_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, clean_up)
+#define GROUP_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -101,6 +101,7 @@ void rp_driver_open(struct rp_driver *driver, struct rp_model *model,
                                       .scalar_only = config->scalar_only,
                                       .no_dependent_launch = config->no_dependent_launch,
                                       .ranks_share_device = config->ranks_share_device,
+                                      .launch_threads = config->launch_threads,
                                       .short_steps_here = config->short_steps_here};
     memset(driver, 0, sizeof *driver);
     driver->config = *config;

@@ -25,6 +25,7 @@ struct rp_driver_config {
     enum rp_dtype kv_dtype;
     uint32_t stamp_capacity; /* 0: no stamps */
     bool scalar_only, no_fusion, eager, poison, guarded, no_dependent_launch, ranks_share_device;
+    bool launch_threads;
     bool short_steps_here;
     bool groups;                              /* pages of layers by their windows (kv_geometry.h) */
     void (*edit)(struct rp_program *program); /* NULL, or: changes the program before capture */
