@@ -25,15 +25,19 @@ extern "C" {
 /* RP_TILES_VARIANT, for measuring: 0 the kernel of matmul_tiles_kernel.cuh; 1 to 3 that of
  * matmul_tiles_panels_kernel.cuh, with two panels of a warp, with one, and with one and wgmma for
  * more than eight tokens. + 10: as much shared memory as one block of a multiprocessor has. + 20:
- * the next GEMM's weights are not prefetched. Bits are the same. */
+ * the next GEMM's weights are not prefetched. + 40: a copy for each tile, in place of one for the
+ * tiles of all panels. Bits are the same. */
 #define RP_MATMUL_TILES_VARIANT 3u
 #define RP_MATMUL_TILES_WHOLE   1u
 #define RP_MATMUL_TILES_LONE    2u
+#define RP_MATMUL_TILES_SINGLE  4u
 
 /* Frozen arguments of one part, or of several of one format; 64-byte aligned, for the tensor
  * map. */
 struct rp_matmul_tiles_args {
     CUtensorMap in_map; /* (max_rows, k): boxes of `tokens` rows by 64 columns */
+    /* (panels, tiles * pieces, bytes of a piece): boxes of a tile of each panel of a block */
+    CUtensorMap weight_map;
     const uint32_t *live;
     struct rp_cuda_stamp stamp;
     struct rp_tile_format format;
@@ -49,6 +53,8 @@ struct rp_matmul_tiles_args {
     uint32_t panels;                         /* of 16 outputs; gated: of gates */
     uint32_t warps;                          /* multiplying ones of a block */
     uint32_t block_panels, warp_panels;      /* of a block: gates and ups; of a warp */
+    uint32_t pieces;                         /* of a tile: a box has at most 256 elements a side */
+    uint32_t ups_begin, weight_bytes;        /* of a stage: of the block's ups, of all */
     uint32_t tiles, segment_tiles, segments; /* of K; a block has one segment */
     uint32_t tokens;                         /* of a block: 8, 16, 32, 64 */
     uint32_t stages;                         /* of 128 columns, tokens and a block's weights */
@@ -60,6 +66,7 @@ struct rp_matmul_tiles_args {
     bool gated, out_bf16, accumulate, dependent;
     bool together;   /* warps multiply more than eight tokens in groups of four */
     bool is_earlier; /* variant 0 */
+    bool is_single;  /* variant + 40 */
 };
 
 int rp_matmul_tiles_cuda_prepare(const struct rp_matmul_tiles_args *args);

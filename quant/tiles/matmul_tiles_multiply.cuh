@@ -101,12 +101,13 @@ __device__ __forceinline__ void decode_pair(const unsigned char *tile, const uns
         load_scales<Format>(next, 0, lane / 4, offset, held.scales);
 }
 
-/* Columns [0, 128) of PANELS panels, each `panel_bytes` behind the other, by 8 NT tokens, with
- * mma.sync. tokens: the address of this lane's row in them. */
+/* Columns [0, 128) of PANELS panels, `step` bytes behind each other, by 8 NT tokens, with mma.sync.
+ * tokens: the address of this lane's row in them. */
 template <typename Format, int NT, int PANELS>
-__device__ __forceinline__ void
-multiply_stage(const unsigned char *tile, const unsigned char *next, uint32_t tokens, uint32_t lane,
-               uint32_t offset, held_tile<Format> (&held)[PANELS], float (&sums)[PANELS][NT][4]) {
+__device__ __forceinline__ void multiply_stage(const unsigned char *tile, const unsigned char *next,
+                                               uint32_t step, uint32_t tokens, uint32_t lane,
+                                               uint32_t offset, held_tile<Format> (&held)[PANELS],
+                                               float (&sums)[PANELS][NT][4]) {
 #pragma unroll
     for (int pair = 0; pair < 4; pair++) {
         uint32_t a[PANELS][2][4], b[2][4];
@@ -115,8 +116,8 @@ multiply_stage(const unsigned char *tile, const unsigned char *next, uint32_t to
         load_tokens(from, b[0]);
 #pragma unroll
         for (int p = 0; p < PANELS; p++)
-            decode_pair<Format>(tile + p * Format::BYTES, next + p * Format::BYTES, pair, lane,
-                                offset, held[p], a[p]);
+            decode_pair<Format>(tile + p * step, next + p * step, pair, lane, offset, held[p],
+                                a[p]);
 #pragma unroll
         for (int t = 0; t < NT; t++) {
             if (t + 1 < NT)
@@ -144,6 +145,7 @@ struct ring_at {
 /* The ring as a multiplying warp sees it: addresses of stage 0. */
 struct ring_view {
     const unsigned char *tiles;   /* this warp's */
+    uint32_t panel_step;          /* from its first panel to its second */
     uint32_t tokens;              /* of mma.sync: this lane's row */
     uint32_t landed, full, empty; /* barriers */
     uint32_t weight_bytes, token_bytes, stages, count;
@@ -164,7 +166,7 @@ __device__ __forceinline__ void multiply_alone(const ring_view &view, uint32_t l
         rp_barrier_wait(view.full + 8 * now.stage, now.phase);
         multiply_stage<Format, NT, PANELS>(
             view.tiles + now.stage * view.weight_bytes, view.tiles + ring.stage * view.weight_bytes,
-            view.tokens + now.stage * view.token_bytes, lane, offset, held, sums);
+            view.panel_step, view.tokens + now.stage * view.token_bytes, lane, offset, held, sums);
         __syncwarp();
         if (lane == 0)
             rp_barrier_arrive(view.empty + 8 * now.stage);

@@ -24,16 +24,13 @@ namespace {
 struct block_memory {
     uint32_t tokens, weights;     /* boxes; tiles of each panel */
     uint32_t landed, full, empty; /* barriers: weights have come, tokens have come, all is read */
-    uint32_t weight_bytes;        /* of a stage */
 };
 
-__device__ __forceinline__ block_memory layout_of(const rp_matmul_tiles_args &args, uint32_t base,
-                                                  uint32_t tile_bytes) {
+__device__ __forceinline__ block_memory layout_of(const rp_matmul_tiles_args &args, uint32_t base) {
     block_memory at;
-    at.weight_bytes = args.block_panels * tile_bytes;
     at.tokens = base;
     at.weights = base + args.stages * 2 * args.tokens * TOKEN_ROW;
-    at.landed = at.weights + args.stages * at.weight_bytes;
+    at.landed = at.weights + args.stages * args.weight_bytes;
     at.full = at.landed + 8 * args.stages;
     at.empty = at.full + 8 * args.stages;
     return at;
@@ -70,21 +67,17 @@ __device__ __forceinline__ void copy_all_tokens(const rp_matmul_tiles_args &args
     }
 }
 
-/* Panel `index` of a block, of the gates or the ups. Where a warp has two, they are a gate and its
- * ups. */
+/* Panel `index` of a block, of the gates or the ups, and where its tile is in a stage. */
 struct panel_of_block {
-    uint32_t panel;
+    uint32_t panel, at;
     bool is_up;
 };
-template <int PANELS>
+template <typename Format>
 __device__ __forceinline__ panel_of_block panel_of(const rp_matmul_tiles_args &args, uint32_t group,
                                                    uint32_t index) {
-    const uint32_t half = args.block_panels / 2;
-    if (!args.gated)
-        return {group * args.block_panels + index, false};
-    if (PANELS == 2)
-        return {group * half + index / 2, index % 2 != 0};
-    return {group * half + (index < half ? index : index - half), index >= half};
+    const uint32_t half = args.block_panels / 2, in = args.gated && index >= half ? half : 0;
+    return {group * (args.gated ? half : args.block_panels) + index - in,
+            (index - in) * Format::BYTES + (in ? args.ups_begin : 0), in != 0};
 }
 
 __device__ __forceinline__ void prefetch_bulk(const void *from, uint32_t bytes) {
@@ -101,35 +94,59 @@ __device__ __forceinline__ void prefetch_next(const rp_matmul_tiles_args &args) 
         prefetch_bulk(args.next + (size_t)panel * args.next_stride, args.next_bytes);
 }
 
-/* A warp of which each lane copies the tiles of one panel. */
-template <typename Format, int PANELS>
+/* One stage, by one thread: the tiles of all panels at once, gates and ups each. Those past the last
+ * panel are zeros, or ups. */
+template <typename Format>
+__device__ __forceinline__ void copy_stage(const rp_matmul_tiles_args &args, uint32_t to,
+                                           uint32_t group, uint32_t tile, uint32_t barrier) {
+    const uint32_t panels = args.gated ? args.block_panels / 2 : args.block_panels;
+    rp_barrier_expect(barrier, args.block_panels * Format::BYTES);
+    rp_copy_box_3d(to, &args.weight_map, 0, tile * args.pieces, group * panels, barrier,
+                   RP_L2_EVICT_FIRST);
+    if (args.gated)
+        rp_copy_box_3d(to + args.ups_begin, &args.weight_map, 0, tile * args.pieces,
+                       args.panels + group * panels, barrier, RP_L2_EVICT_FIRST);
+}
+
+/* The same by a warp, each lane one panel. */
+template <typename Format>
+__device__ __forceinline__ void copy_stage_singly(const rp_matmul_tiles_args &args, uint32_t to,
+                                                  uint32_t group, uint32_t tile, uint32_t barrier) {
+    const uint32_t lane = threadIdx.x % 32;
+    const panel_of_block own = panel_of<Format>(args, group, lane);
+    const bool is_there = lane < args.block_panels && own.panel < args.panels;
+    const uint32_t bytes = __popc(__ballot_sync(0xFFFFFFFFu, is_there)) * Format::BYTES;
+    const unsigned char *data = own.is_up ? args.ups : args.data;
+    if (lane == 0)
+        rp_barrier_expect(barrier, bytes);
+    __syncwarp();
+    if (is_there)
+        copy_bulk(to + own.at, data + ((size_t)own.panel * args.tiles + tile) * Format::BYTES,
+                  Format::BYTES, barrier, RP_L2_EVICT_FIRST);
+}
+
+/* One warp. */
+template <typename Format>
 __device__ __forceinline__ void copy_all_weights(const rp_matmul_tiles_args &args,
                                                  const block_memory &at, uint32_t group,
                                                  uint32_t first, uint32_t begin, uint32_t count) {
     const uint32_t lane = threadIdx.x % 32, early = min(args.stages, count);
-    const panel_of_block own = panel_of<PANELS>(args, group, lane);
-    const bool is_there = lane < args.block_panels && own.panel < args.panels;
-    const uint32_t bytes = __popc(__ballot_sync(0xFFFFFFFFu, is_there)) * Format::BYTES;
-    const unsigned char *from = (own.is_up ? args.ups : args.data) +
-                                ((size_t)own.panel * args.tiles + begin) * Format::BYTES;
-    const uint32_t to = at.weights + lane * Format::BYTES;
     bool is_live = true;
     ring_at ring = {0, 1};
-    for (uint32_t i = 0; i < count; i++, ring.next(args.stages), from += Format::BYTES) {
+    for (uint32_t i = 0; i < count; i++, ring.next(args.stages)) {
         if (i == early) {
             rp_pdl_wait();
             is_live = first < *args.live;
             if (!is_live)
                 break;
         }
-        uint32_t landed = at.landed + 8 * ring.stage;
+        const uint32_t to = at.weights + ring.stage * args.weight_bytes;
+        const uint32_t landed = at.landed + 8 * ring.stage;
         rp_barrier_wait(at.empty + 8 * ring.stage, ring.phase);
-        if (lane == 0)
-            rp_barrier_expect(landed, bytes);
-        __syncwarp();
-        if (is_there)
-            copy_bulk(to + ring.stage * at.weight_bytes, from, Format::BYTES, landed,
-                      RP_L2_EVICT_FIRST);
+        if (args.is_single)
+            copy_stage_singly<Format>(args, to, group, begin + i, landed);
+        else if (lane == 0)
+            copy_stage<Format>(args, to, group, begin + i, landed);
     }
     if (count == early)
         prefetch_next(args);
@@ -183,12 +200,12 @@ __device__ __forceinline__ void sync_warps(const rp_matmul_tiles_args &args) {
 
 /* Gates and ups of one panel each in two warps: ups come through shared memory, where the ring
  * was. */
-template <int NT>
+template <typename Format, int NT>
 __device__ __forceinline__ void store_gated(const rp_matmul_tiles_args &args, float *exchange,
                                             uint32_t group, uint32_t warp, uint32_t first,
                                             uint32_t live, const float (&sums)[NT][4]) {
     const uint32_t half = args.block_panels / 2, lane = threadIdx.x % 32;
-    const panel_of_block own = panel_of<1>(args, group, warp);
+    const panel_of_block own = panel_of<Format>(args, group, warp);
     float *ups = exchange + (warp < half ? warp : warp - half) * NT * 128 + lane;
     sync_warps(args);
     if (own.is_up && warp < args.block_panels) {
@@ -219,15 +236,19 @@ __device__ __forceinline__ void run_warp(const rp_matmul_tiles_args &args, const
     const uint32_t lane = threadIdx.x % 32, first = blockIdx.y * 8 * NT;
     const uint32_t segment = blockIdx.x % args.segments, group = blockIdx.x / args.segments;
     const uint32_t own = lane % 8 * TOKEN_ROW + (lane / 8 ^ lane % 8) * 16;
-    /* wgmma needs four warps: those past the block's panels multiply what is there */
-    const uint32_t index = warp * PANELS < args.block_panels ? warp * PANELS : 0;
+    /* wgmma needs four warps: those past the block's panels multiply what is there. Two panels of a
+     * warp follow each other, or are a gate and its ups. */
+    const bool is_idle = warp * PANELS >= args.block_panels;
+    const uint32_t index = is_idle ? 0 : args.gated ? warp : warp * PANELS;
+    const panel_of_block panel = panel_of<Format>(args, group, index);
     const uint32_t offset = tile_offset(args.format);
-    const ring_view view = {weights + index * Format::BYTES,
+    const ring_view view = {weights + panel.at,
+                            args.gated ? args.ups_begin : Format::BYTES,
                             at.tokens + (TOGETHER ? 0 : own),
                             at.landed,
                             at.full,
                             at.empty,
-                            at.weight_bytes,
+                            args.weight_bytes,
                             2 * NT * 8 * TOKEN_ROW,
                             args.stages,
                             count};
@@ -235,7 +256,7 @@ __device__ __forceinline__ void run_warp(const rp_matmul_tiles_args &args, const
     rp_barrier_wait(at.landed, 0);
 #pragma unroll
     for (int p = 0; p < PANELS; p++)
-        hold_tile<Format>(view.tiles + p * Format::BYTES, lane, offset, held[p]);
+        hold_tile<Format>(view.tiles + p * view.panel_step, lane, offset, held[p]);
     stamp.wait();
     const uint32_t live = *args.live;
     stamp.look();
@@ -251,17 +272,16 @@ __device__ __forceinline__ void run_warp(const rp_matmul_tiles_args &args, const
     for (int i = 0; i < PANELS * NT * 4; i++)
         sums[i / 4 / NT][i / 4 % NT][i % 4] *= TILE_UNIT;
     if (args.gated && PANELS == 1) {
-        store_gated<NT>(args, exchange, group, warp, first, live, sums[0]);
+        store_gated<Format, NT>(args, exchange, group, warp, first, live, sums[0]);
     } else if (args.gated) {
-        store_panel<NT>(args, panel_of<PANELS>(args, group, index).panel, 0, first, live,
-                        [&](int t, int i) {
-                            return rp_activate(args.fn, sums[0][t][i]) * sums[PANELS - 1][t][i];
-                        });
-    } else if (warp * PANELS < args.block_panels) {
+        store_panel<NT>(args, panel.panel, 0, first, live, [&](int t, int i) {
+            return rp_activate(args.fn, sums[0][t][i]) * sums[PANELS - 1][t][i];
+        });
+    } else if (!is_idle) {
 #pragma unroll
         for (int p = 0; p < PANELS; p++)
-            store_panel<NT>(args, panel_of<PANELS>(args, group, index).panel + p, segment, first,
-                            live, [&](int t, int i) { return sums[p][t][i]; });
+            store_panel<NT>(args, panel.panel + p, segment, first, live,
+                            [&](int t, int i) { return sums[p][t][i]; });
     }
 }
 
@@ -276,11 +296,12 @@ __global__ void __launch_bounds__(THREADS<PANELS>, (BLOCKS<Format, NT, PANELS, T
     const uint32_t first = blockIdx.y * 8 * NT;
     const uint32_t segment = blockIdx.x % args.segments, group = blockIdx.x / args.segments;
     const uint32_t start = rp_shared_address(shared), base = (start + 1023) & ~1023u;
-    const block_memory at = layout_of(args, base, Format::BYTES);
+    const block_memory at = layout_of(args, base);
     const uint32_t begin = segment * args.segment_tiles;
     const uint32_t count = min(args.segment_tiles, args.tiles - begin);
     if (threadIdx.x == 0) {
         rp_map_prefetch(&args.in_map);
+        rp_map_prefetch(&args.weight_map);
         for (uint32_t i = 0; i < args.stages; i++) {
             rp_barrier_init(at.landed + 8 * i, 1);
             rp_barrier_init(at.full + 8 * i, 1);
@@ -290,7 +311,7 @@ __global__ void __launch_bounds__(THREADS<PANELS>, (BLOCKS<Format, NT, PANELS, T
     }
     __syncthreads();
     if (warp == args.warps) {
-        copy_all_weights<Format, PANELS>(args, at, group, first, begin, count);
+        copy_all_weights<Format>(args, at, group, first, begin, count);
     } else if (warp > args.warps) {
         rp_pdl_wait();
         rp_pdl_trigger();

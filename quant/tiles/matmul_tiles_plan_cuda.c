@@ -130,7 +130,14 @@ static void lay_out_panels(struct rp_matmul_tiles_args *args, uint32_t sms, uint
 
 /* Stages that fit into shared memory. */
 static void lay_out_stages(struct rp_matmul_tiles_args *args, uint32_t room, uint32_t variant) {
-    uint32_t weights = args->block_panels * rp_tile_bytes(args->format);
+    uint32_t tile = rp_tile_bytes(args->format), weights = args->block_panels * tile;
+    if (!args->is_earlier && args->gated) { /* copies write to multiples of 128 bytes */
+        args->ups_begin = (uint32_t)RP_ALIGN_UP(weights / 2, 128u);
+        weights = 2 * args->ups_begin;
+    }
+    if (!args->is_earlier)
+        weights = (uint32_t)RP_ALIGN_UP(weights, 128u);
+    args->weight_bytes = weights;
     uint32_t stage = 2 * 128 * args->tokens + weights, most = RP_MAX(EARLY_BYTES / weights, 2u);
     if (!args->is_earlier && !(variant / 10 & RP_MATMUL_TILES_WHOLE))
         most = RP_MAX((BLOCK_SHARED - 2048) / (stage + 24), 3u);
@@ -143,6 +150,7 @@ static void lay_out_stages(struct rp_matmul_tiles_args *args, uint32_t room, uin
 static int lay_out(struct rp_matmul_tiles_args *args, const struct rp_matmul_cuda *op) {
     uint32_t room = rp_matmul_cuda_shared_room(op) - 1024, sms = op->limits.sm_count;
     uint32_t variant = variant_now();
+    args->is_single = variant / 10 & RP_MATMUL_TILES_SINGLE;
     args->tokens = 8;
     while (args->tokens < 64 && args->tokens < op->rows.max_rows)
         args->tokens *= 2;
@@ -173,6 +181,22 @@ static int encode_tokens(struct rp_matmul_tiles_args *args, const struct rp_matm
                                   .box = {64, args->tokens},
                                   .swizzle = 128};
     return rp_matmul_cuda_encode_map(&args->in_map, op->in, &shape, err);
+}
+
+static int encode_weights(struct rp_matmul_tiles_args *args, struct rp_error *err) {
+    uint32_t tile = rp_tile_bytes(args->format), pieces = 1;
+    while (tile / 8 / pieces > 256)
+        pieces *= 2;
+    args->pieces = pieces;
+    struct rp_matmul_map shape = {
+        .is_words = true,
+        .rank = 3,
+        .sizes = {tile / 8 / pieces, args->tiles * pieces,
+                  args->gated ? 2 * args->panels : args->panels},
+        .strides = {tile / pieces, (cuuint64_t)args->tiles * tile},
+        .box = {tile / 8 / pieces, pieces,
+                args->gated ? args->block_panels / 2 : args->block_panels}};
+    return rp_matmul_cuda_encode_map(&args->weight_map, args->data, &shape, err);
 }
 
 /* Where memory rests until the kernel ahead ends, for all of this GEMM's weights are under way, the
@@ -228,6 +252,8 @@ static int fill_args(struct rp_matmul_tiles_args *args, const struct rp_matmul_c
         return rp_error_set(err, status, "GEMM (%u, %u): its tiles do not fit into shared memory",
                             w->rows, w->cols);
     status = encode_tokens(args, op, err);
+    if (status == RP_OK && !args->is_earlier)
+        status = encode_weights(args, err);
     if (status == RP_OK && rp_matmul_tiles_cuda_prepare(args) != RP_OK)
         status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %s",
                               rp_block_info(w->parts[begin].type).name);
