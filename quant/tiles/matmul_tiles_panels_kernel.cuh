@@ -222,9 +222,13 @@ __device__ __forceinline__ void store_gated(const rp_matmul_tiles_args &args, fl
 
 /* --- the kernel ------------------------------------------------------------------------------- */
 
-/* Two blocks fit on a multiprocessor, so that the next GEMM's weights come while this one ends. */
-template <typename Format, int NT, int PANELS, bool TOGETHER>
-constexpr int BLOCKS = NT == 1 && held_tile<Format>::HAS_CODES ? 2 : 1;
+/* Two blocks fit on a multiprocessor, so that the next GEMM's weights come while this one ends. With
+ * wgmma they do not: with so few registers ptxas makes a warp wait for each product. */
+template <typename Format, int NT, int PANELS, bool TOGETHER> constexpr int blocks_of() {
+    if (TOGETHER)
+        return 1;
+    return NT == 1 ? (held_tile<Format>::HAS_CODES ? 2 : 1) : NT <= 4 && Format::BITS == 4 ? 2 : 1;
+}
 
 template <int PANELS> constexpr int THREADS = 32 * (RP_MATMUL_TILES_PANELS / PANELS + 2);
 
@@ -286,7 +290,7 @@ __device__ __forceinline__ void run_warp(const rp_matmul_tiles_args &args, const
 }
 
 template <typename Format, int NT, int PANELS, bool TOGETHER>
-__global__ void __launch_bounds__(THREADS<PANELS>, (BLOCKS<Format, NT, PANELS, TOGETHER>))
+__global__ void __launch_bounds__(THREADS<PANELS>, (blocks_of<Format, NT, PANELS, TOGETHER>()))
     matmul_tiles_panels(const __grid_constant__ rp_matmul_tiles_args args) {
 #if RP_CUDA_HOPPER
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -139,7 +139,7 @@ static void lay_out_stages(struct rp_matmul_tiles_args *args, uint32_t room, uin
         weights = (uint32_t)RP_ALIGN_UP(weights, 128u);
     args->weight_bytes = weights;
     uint32_t stage = 2 * 128 * args->tokens + weights, most = RP_MAX(EARLY_BYTES / weights, 2u);
-    if (!args->is_earlier && !(variant / 10 & RP_MATMUL_TILES_WHOLE))
+    if (!args->is_earlier && !args->together && !(variant / 10 & RP_MATMUL_TILES_WHOLE))
         most = RP_MAX((BLOCK_SHARED - 2048) / (stage + 24), 3u);
     args->stages = RP_MIN(room / (stage + 24), most);
     args->stages = RP_MIN(args->stages, RP_MIN(STAGES_MOST, args->segment_tiles));
