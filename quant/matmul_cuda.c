@@ -168,8 +168,9 @@ int rp_matmul_cuda_encode_map(CUtensorMap *map, const void *data, const struct r
                                                         : CU_TENSOR_MAP_SWIZZLE_NONE;
     CUresult result =
         function(map,
-                 shape->dtype == RP_DTYPE_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                 shape->is_words                ? CU_TENSOR_MAP_DATA_TYPE_UINT64
+                 : shape->dtype == RP_DTYPE_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                  shape->rank, (void *)(uintptr_t)data, shape->sizes, shape->strides, shape->box,
                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                  /* 256 bytes cost 3 to 7 % of a decode step's time */

@@ -179,6 +179,7 @@ struct rp_matmul_map {
     cuuint64_t sizes[5], strides[4]; /* elements; bytes, of all but the innermost */
     cuuint32_t box[5];
     uint32_t swizzle; /* bytes of the pattern: 128, 64, 32; 0: none */
+    bool is_words;    /* elements are any 8 bytes, whatever the dtype */
 };
 int rp_matmul_cuda_encode_map(CUtensorMap *map, const void *data, const struct rp_matmul_map *shape,
                               struct rp_error *err);

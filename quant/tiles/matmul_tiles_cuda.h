@@ -19,12 +19,25 @@ extern "C" {
 
 #define RP_MATMUL_TILES_ROWS     256u /* most rows of the kernel for tiles */
 #define RP_MATMUL_TILES_WARPS    8u   /* most multiplying warps of a block */
+#define RP_MATMUL_TILES_PANELS   16u  /* most panels of a block */
 #define RP_MATMUL_TILES_SEGMENTS 8u
+
+/* RP_TILES_VARIANT, for measuring: 0 the kernel of matmul_tiles_kernel.cuh; 1 to 3 that of
+ * matmul_tiles_panels_kernel.cuh, with two panels of a warp, with one, and with one and wgmma for
+ * more than eight tokens. + 10: as much shared memory as one block of a multiprocessor has. + 20:
+ * the next GEMM's weights are not prefetched. + 40: a copy for each tile, in place of one for the
+ * tiles of all panels. Bits are the same. */
+#define RP_MATMUL_TILES_VARIANT 3u
+#define RP_MATMUL_TILES_WHOLE   1u
+#define RP_MATMUL_TILES_LONE    2u
+#define RP_MATMUL_TILES_SINGLE  4u
 
 /* Frozen arguments of one part, or of several of one format; 64-byte aligned, for the tensor
  * map. */
 struct rp_matmul_tiles_args {
     CUtensorMap in_map; /* (max_rows, k): boxes of `tokens` rows by 64 columns */
+    /* (panels, tiles * pieces, bytes of a piece): boxes of a tile of each panel of a block */
+    CUtensorMap weight_map;
     const uint32_t *live;
     struct rp_cuda_stamp stamp;
     struct rp_tile_format format;
@@ -39,12 +52,21 @@ struct rp_matmul_tiles_args {
     uint32_t rows;                           /* outputs */
     uint32_t panels;                         /* of 16 outputs; gated: of gates */
     uint32_t warps;                          /* multiplying ones of a block */
+    uint32_t block_panels, warp_panels;      /* of a block: gates and ups; of a warp */
+    uint32_t pieces;                         /* of a tile: a box has at most 256 elements a side */
+    uint32_t ups_begin, weight_bytes;        /* of a stage: of the block's ups, of all */
     uint32_t tiles, segment_tiles, segments; /* of K; a block has one segment */
     uint32_t tokens;                         /* of a block: 8, 16, 32, 64 */
     uint32_t stages;                         /* of 128 columns, tokens and a block's weights */
     uint32_t grid, token_tiles, shared_bytes, shared_most;
+    /* The first columns of the next GEMM's panels, to be prefetched; 0 bytes of each: none */
+    const unsigned char *next;
+    uint32_t next_panels, next_bytes, next_stride;
     enum rp_activation fn;
     bool gated, out_bf16, accumulate, dependent;
+    bool together;   /* warps multiply more than eight tokens in groups of four */
+    bool is_earlier; /* variant 0 */
+    bool is_single;  /* variant + 40 */
 };
 
 int rp_matmul_tiles_cuda_prepare(const struct rp_matmul_tiles_args *args);

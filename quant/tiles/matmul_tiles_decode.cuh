@@ -6,7 +6,8 @@
  *   w * 2^-24 = u * (S * 2^109) - offset * S * 2^-24
  *
  * Weights stay 2^-24 times too small, so that S * 2^109 is finite; sums are multiplied by 2^24,
- * and both are exact. */
+ * and both are exact. A code of 4 bits one place higher, in bits 4 to 7, is 16 u * 2^-133, still
+ * exactly: rows lane / 4 + 8 have theirs there, without a shift, and 2^105 in place of 2^109. */
 #ifndef RP_QUANT_MATMUL_TILES_DECODE_CUH
 #define RP_QUANT_MATMUL_TILES_DECODE_CUH
 
@@ -52,9 +53,17 @@ __device__ __forceinline__ uint32_t bf16_pair(float value) {
 }
 __device__ __forceinline__ uint32_t bf16_twice(uint32_t half) { return half | half << 16; }
 
+#ifdef RP_TILES_SHIFTED /* the kernel before this one, for comparisons */
+constexpr bool IN_PLACE = false;
+#else
+constexpr bool IN_PLACE = true;
+#endif
+
 constexpr uint32_t BF16_109 = 0x76007600u;         /* 2^109, twice */
+constexpr uint32_t BF16_105 = 0x74007400u;         /* 2^105 */
 constexpr uint32_t BF16_102 = 0x72807280u;         /* 2^102 */
 constexpr uint32_t BF16_127 = 0x7F007F00u;         /* 2^127 */
+constexpr uint32_t BF16_123 = 0x7D007D00u;         /* 2^123 */
 constexpr uint32_t BF16_18_BELOW = 0x36803680u;    /* 2^-18 */
 constexpr uint32_t BF16_24_BELOW = 0x33803380u;    /* 2^-24 */
 constexpr uint32_t BF16_24_NEGATIVE = 0xB380B380u; /* -2^-24 */
@@ -69,6 +78,8 @@ template <int BITS_, int GROUP_, rp_tile_kind KIND_> struct tile_format {
                                             : KIND == RP_TILE_SYM_2 ? 32 + 16 * GROUPS
                                                                     : 32 * GROUPS;
     static constexpr uint32_t BYTES = SCALE_BYTES + 256 * BITS;
+    /* codes of rows lane / 4 + 8 stay in bits 4 to 7 */
+    static constexpr bool HIGHER = IN_PLACE && BITS == 4 && KIND != RP_TILE_FP4;
 };
 
 /* Factors of a group for a lane's two rows: w * 2^-24 = u * a + c; ZERO: (u * 2^127 + c) * a. */
@@ -76,10 +87,12 @@ struct tile_scales {
     uint32_t a[2], c[2];
 };
 
-/* Factors of a row in a group. offset: -offset * 2^-24, twice, of SYM and SYM_2. */
+/* Factors of a row in a group. offset: -offset * 2^-24, twice, of SYM and SYM_2. unit: 2^109, or 2^105
+ * for codes in bits 4 to 7. */
 template <typename Format>
 __device__ __forceinline__ void load_scale(const unsigned char *tile, int group, uint32_t row,
-                                           uint32_t offset, uint32_t &a, uint32_t &c) {
+                                           uint32_t offset, uint32_t unit, uint32_t &a,
+                                           uint32_t &c) {
     constexpr rp_tile_kind KIND = Format::KIND;
     uint32_t at = KIND == RP_TILE_FP4 ? row * Format::GROUPS + group : group * 16 + row;
     const uint16_t *halves = (const uint16_t *)tile;
@@ -87,20 +100,20 @@ __device__ __forceinline__ void load_scale(const unsigned char *tile, int group,
         const unsigned char *levels = tile + 64;
         float d = __half2float(__ushort_as_half(halves[row]));
         float dmin = __half2float(__ushort_as_half(halves[16 + row]));
-        a = bf16_mul(bf16_pair(d * (float)levels[at]), BF16_109);
+        a = bf16_mul(bf16_pair(d * (float)levels[at]), unit);
         c = bf16_mul(bf16_pair(dmin * (float)levels[16 * Format::GROUPS + at]), BF16_24_NEGATIVE);
     } else if constexpr (KIND == RP_TILE_SYM_2) {
         float d = __half2float(__ushort_as_half(halves[row]));
         uint32_t scale = bf16_pair(d * (float)(signed char)tile[32 + at]);
-        a = bf16_mul(scale, BF16_109);
+        a = bf16_mul(scale, unit);
         c = bf16_mul(scale, offset);
     } else if constexpr (KIND != RP_TILE_PLAIN) {
         uint32_t scale = bf16_twice(halves[at]);
         if constexpr (KIND == RP_TILE_SYM) {
-            a = bf16_mul(scale, BF16_109);
+            a = bf16_mul(scale, unit);
             c = bf16_mul(scale, offset);
         } else if constexpr (KIND == RP_TILE_MIN) {
-            a = bf16_mul(scale, BF16_109);
+            a = bf16_mul(scale, unit);
             c = bf16_mul(bf16_twice(halves[16 * Format::GROUPS + at]), BF16_24_NEGATIVE);
         } else if constexpr (KIND == RP_TILE_ZERO) {
             a = bf16_mul(scale, BF16_18_BELOW);
@@ -117,7 +130,8 @@ __device__ __forceinline__ void load_scales(const unsigned char *tile, int group
                                             uint32_t offset, tile_scales &to) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        load_scale<Format>(tile, group, row + 8 * i, offset, to.a[i], to.c[i]);
+        load_scale<Format>(tile, group, row + 8 * i, offset,
+                           Format::HIGHER && i == 1 ? BF16_105 : BF16_109, to.a[i], to.c[i]);
 }
 
 /* The codes of a lane for two steps, 2 * pair and the next; of FP4 for four: the two words of row
@@ -181,6 +195,8 @@ __device__ __forceinline__ uint32_t codes_of(const tile_codes<Format> &codes, in
     } else if constexpr (Format::KIND == RP_TILE_FP4) {
         return fp4_register(codes.words[q % 2 * 2], codes.words[q % 2 * 2 + 1],
                             pair % 2 * 4 + 2 * odd + q / 2);
+    } else if constexpr (Format::HIGHER) {
+        return moved(codes.words[odd], q / 2 * 8, 0) & (q % 2 ? 0x00F000F0u : 0x000F000Fu);
     } else {
         uint32_t low = moved(codes.words[odd], 4 * q, 0) & 0x000F000Fu;
         if constexpr (BITS == 5)
@@ -200,7 +216,9 @@ __device__ __forceinline__ uint32_t weights_of(uint32_t codes, const tile_scales
     else if constexpr (KIND == RP_TILE_FP4)
         return bf16_mul(codes, scales.a[q % 2]);
     else if constexpr (KIND == RP_TILE_ZERO)
-        return bf16_mul(bf16_fma(codes, BF16_127, scales.c[q % 2]), scales.a[q % 2]);
+        return bf16_mul(
+            bf16_fma(codes, Format::HIGHER && q % 2 ? BF16_123 : BF16_127, scales.c[q % 2]),
+            scales.a[q % 2]);
     else
         return bf16_fma(codes, scales.a[q % 2], scales.c[q % 2]);
 }

@@ -15,6 +15,9 @@
 
 static uint32_t block_seed = 815;
 
+/* RP_TILES_VARIANT (quant/tiles/matmul_tiles_cuda.h): all have the same bits. */
+static const char *const variants[] = {"0", "1", "2", "3", "11", "12", "13", "20"};
+
 /* A matrix in tiles, and the same values in bf16. */
 struct tiles_data {
     struct matmul_data bf16; /* everything else, too */
@@ -98,9 +101,14 @@ static void check(struct matmul_case p, const uint32_t *part_types, uint32_t par
     if (t.rounding > 8e-3) /* of a few weights, too */
         fail_msg("%s: weights differ by %g", name_of(part_types[0]), t.rounding);
     float *expected = expected_of(p, &t);
-    char what[64];
-    (void)snprintf(what, sizeof what, "%s, %u parts", name_of(part_types[0]), parts);
-    matmul_same(&p, &t.bf16, expected, matmul_run(&p, &tiles, (struct matmul_how){0}), what);
+    for (size_t i = 0; i < RP_ARRAY_COUNT(variants); i++) {
+        char what[64];
+        setenv("RP_TILES_VARIANT", variants[i], 1);
+        (void)snprintf(what, sizeof what, "%s, %u parts, variant %s", name_of(part_types[0]), parts,
+                       variants[i]);
+        matmul_same(&p, &t.bf16, expected, matmul_run(&p, &tiles, (struct matmul_how){0}), what);
+    }
+    unsetenv("RP_TILES_VARIANT");
     free(expected);
     matmul_free(&t.bf16);
 }
@@ -233,8 +241,10 @@ static void a_row_has_the_same_bits_with_any_number_of_rows(void **state) {
                 continue;
             p.max_rows = p.live = rows;
             matmul_set_live(rows);
+            setenv("RP_TILES_VARIANT", variants[step % 4], 1);
             matmul_same(&p, &t.bf16, first, matmul_run(&p, &tiles, (struct matmul_how){0}),
                         "fewer rows");
+            unsetenv("RP_TILES_VARIANT");
         }
         free(first);
         matmul_free(&t.bf16);
@@ -261,7 +271,38 @@ static void large_products_have_the_bits_of_their_weights_in_bf16(void **state) 
     }
 }
 
-MATMUL_TEST_MAIN(cmocka_unit_test(every_format_has_the_bits_of_its_weights_in_bf16),
+/* Panels that no block's number of them divides, blocks with idle warps, gates without a whole block,
+ * and token tiles without a live row. */
+static void blocks_need_not_be_full(void **state) {
+    (void)state;
+    static const struct matmul_case products[] = {
+        {.max_rows = 64, .live = 50, .n = 16 * 37, .k = 384},
+        {.max_rows = 8, .live = 1, .n = 16 * 133 + 5, .k = 640, .bias = true},
+        {.max_rows = 16, .live = 16, .n = 16 * 2117, .k = 256, .gate_up = true},
+        {.max_rows = 32, .live = 32, .n = 16 * 301 - 3, .k = 4096},
+        {.max_rows = 200, .live = 3, .n = 16 * 75, .k = 1280},
+        {.max_rows = 256, .live = 70, .n = 16 * 150, .k = 128, .accumulate = true},
+        {.max_rows = 3, .live = 3, .n = 32 * 139, .k = 512, .fn = RP_ACTIVATION_SILU},
+        {.max_rows = 33, .live = 33, .n = 32 * 267, .k = 384, .fn = RP_ACTIVATION_SILU},
+        {.max_rows = 64, .live = 64, .n = 32 * 931, .k = 256, .fn = RP_ACTIVATION_GELU_TANH},
+        {.max_rows = 150, .live = 9, .n = 32 * 5, .k = 1024, .fn = RP_ACTIVATION_SILU},
+    };
+    static const uint32_t some[] = {RP_BLOCK_INT4 + 2, RP_BLOCK_MXFP4, RP_BLOCK_Q8_0,
+                                    RP_BLOCK_BF16};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(products) * RP_ARRAY_COUNT(some); i++) {
+        struct matmul_case p = products[i / RP_ARRAY_COUNT(some)];
+        if (rp_gpu_is_tiny() && p.n > 2048)
+            continue;
+        p.dtype = BF16;
+        p.gated = i / RP_ARRAY_COUNT(some) >= 6;
+        if (p.gated)
+            p.out_dtype = RP_DTYPE_BF16;
+        check(p, &some[i % RP_ARRAY_COUNT(some)], 1);
+    }
+}
+
+MATMUL_TEST_MAIN(cmocka_unit_test(blocks_need_not_be_full),
+                 cmocka_unit_test(every_format_has_the_bits_of_its_weights_in_bf16),
                  cmocka_unit_test(partial_sums_are_left_to_the_reader),
                  cmocka_unit_test(parts_of_several_formats_are_one_product),
                  cmocka_unit_test(odd_sizes_and_strides_are_right),
