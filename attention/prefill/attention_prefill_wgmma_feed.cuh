@@ -13,8 +13,7 @@
 #define CONVERTING 128 /* threads that convert quantized values */
 #define HALVES     3   /* of a plane of quantized values, in shared memory */
 #define CLAIM      1   /* index of the claim counter in the workspace */
-/* The next tile is claimed this many blocks before the current tile's last one is copied. */
-#define LEAD 3
+#define TILES      3   /* claimed tiles in shared memory: stored, computed, and claimed ahead */
 
 /* Named barriers: 0 is __syncthreads. */
 enum { SYNC_FEEDERS = 1, SYNC_ROWS = 2 /* and 3 */, SYNC_TURN = 4 /* and 5 */ };
@@ -41,9 +40,8 @@ template <int D, rp_dtype Page> struct teams {
     static constexpr int compute_registers = is_quantized ? (D == 64 ? 192 : 208)
                                              : D == 256   ? 224
                                                           : 216;
-    static constexpr int feed_batch = is_quantized ? 1
-                                      : D == 256   ? 2
-                                                   : 4; /* pieces of Q in flight */
+    /* Pieces of Q in flight, per thread. */
+    static constexpr int feed_batch = is_quantized || D == 256 ? 2 : 4;
     /* Scales of K and V of a block, for four blocks: V's are read after K's stage was released. */
     static constexpr uint32_t scale_bytes = is_quantized ? 2 * shape<D>::keys * 4 : 0;
     static constexpr uint32_t quantized_bytes = is_quantized ? HALVES * shape<D>::keys * D / 2 : 0;
@@ -61,16 +59,20 @@ struct claimed_tile {
 struct control {
     uint64_t q_full[2], q_empty[2];
     uint64_t full[2][STAGES], empty[2][STAGES]; /* of K, of V */
-    uint64_t tile_full[2], may_claim;
-    claimed_tile tiles[2];
-    int32_t params[2][RP_MASK_PARAMS_MAX]; /* of a program, for each tile */
+    uint64_t tile_full[TILES], may_claim;
+    claimed_tile tiles[TILES];
+    int32_t params[TILES][RP_MASK_PARAMS_MAX]; /* of a program, for each tile */
     uint32_t blocks[STAGES]; /* with a program: key + BLOCK_IS_... of the block in K's stage */
 };
+static_assert(sizeof(control) <= 1024, "");
 
 struct wgmma_args {
     CUtensorMap map; /* (page, layer and plane, head, token, column) */
     rp_attention_cuda_args call;
     uint32_t box_tokens;
+    /* The next tile is claimed this many blocks before the current tile's last one is copied. */
+    uint32_t lead;
+    bool prefetches_q; /* into the L2, when its tile is claimed */
     capped_powers cap;
 };
 
@@ -230,7 +232,7 @@ static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const
     while (more) {
         const uint32_t entry = walk.entry, now = page, position = walk.key() + offset;
         const bool is_needed = is_mine;
-        if (!may_claim && walk.left < LEAD) {
+        if (!may_claim && walk.left < args.lead) {
             may_claim = true;
             if (lane == 0)
                 barrier_arrive(at(&to.shared->may_claim));
@@ -298,6 +300,22 @@ static __device__ __forceinline__ void feed_q(const rp_attention_args &args, uin
         load_q<D, false, Threads, Batch>(args, to, work, thread, group, first, count);
 }
 
+/* Requests the rows of Q of a tile that is loaded later: a token's query heads of one KV head are
+ * neighbors. */
+template <int D, uint32_t Threads>
+static __device__ __forceinline__ void prefetch_q(const rp_attention_args &args,
+                                                  const claimed_tile &work, uint32_t thread,
+                                                  uint32_t group) {
+    if (args.q_stride % 4 != 0 || (uintptr_t)args.q % 16 != 0)
+        return;
+    for (uint32_t token = thread; token < work.tile.tokens; token += Threads) {
+        const float *from = args.q + (size_t)(work.tile.token + token) * args.q_stride +
+                            (size_t)work.kv_head * group * D;
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(group * D * 4)
+                     : "memory");
+    }
+}
+
 /* One thread: claims a tile and publishes it to the block. Each block's first tile is static. */
 template <typename Mask>
 static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &call,
@@ -317,10 +335,10 @@ static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &
         work.tile = find_tile<Mask>(call, claim / call.args.kv_heads);
         work.kv_head = claim % call.args.kv_heads;
         for (int i = 0; i < Mask::param_count; i++)
-            shared->params[count % 2][i] = (int32_t)work.tile.params[i];
+            shared->params[count % TILES][i] = (int32_t)work.tile.params[i];
     }
-    shared->tiles[count % 2] = work;
-    barrier_arrive(at(&shared->tile_full[count % 2]));
+    shared->tiles[count % TILES] = work;
+    barrier_arrive(at(&shared->tile_full[count % TILES]));
 }
 
 /* Warp 0 copies K and V in bf16, the other three warps Q, one tile ahead. The first tile's Q is
@@ -335,28 +353,28 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
             return;
         turn ring;
         for (uint32_t count = 0;; count++) {
-            barrier_wait(at(&shared->tile_full[count % 2]), count / 2 & 1);
-            claimed_tile work = shared->tiles[count % 2];
+            barrier_wait(at(&shared->tile_full[count % TILES]), count / TILES & 1);
+            claimed_tile work = shared->tiles[count % TILES];
             if (work.tile.tokens == 0)
                 return;
             feed_blocks<D, Mask>(args, to, work, ring, group);
         }
     }
     constexpr uint32_t stages = shape<D>::q_stages;
+    const uint32_t thread = threadIdx.x - 32;
     for (uint32_t count = 0;; count++) {
-        uint32_t slot = count % stages;
-        /* tiles[count % 2] is free when the tile before the last one is done. */
-        if (stages == 2)
-            barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
-        if (threadIdx.x == 32)
+        const uint32_t slot = count % stages;
+        /* tiles[count % TILES] is free: the wait below was for an earlier tile. */
+        if (thread == 0)
             claim_tile<Mask>(call, shared, count);
         asm volatile("bar.sync %0, 96;" ::"r"(SYNC_FEEDERS) : "memory");
-        claimed_tile work = shared->tiles[count % 2];
-        if (stages == 1)
-            barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
+        const claimed_tile work = shared->tiles[count % TILES];
+        if (args.prefetches_q && count != 0)
+            prefetch_q<D, 96>(call.args, work, thread, group);
+        barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
         if (work.tile.tokens != 0 && count != 0)
             feed_q<D, 96, teams<D, Page>::feed_batch>(call.args, to.q + slot * shape<D>::q_bytes,
-                                                      work, threadIdx.x - 32, group, 0, ROWS);
+                                                      work, thread, group, 0, ROWS);
         barrier_arrive(at(&shared->q_full[slot]));
         if (work.tile.tokens == 0)
             return;

@@ -217,10 +217,10 @@ static __device__ __forceinline__ bool begin_tile(tile_state &now, const wgmma_a
     const rp_attention_args &attention = args.call.args;
     uint32_t slot = count % shape<D>::q_stages;
     barrier_wait(at(&from.shared->q_full[slot]), count / shape<D>::q_stages & 1);
-    now.work = from.shared->tiles[count % 2];
+    now.work = from.shared->tiles[count % TILES];
     if (now.work.tile.tokens == 0)
         return false;
-    now.params = from.shared->params[count % 2];
+    now.params = from.shared->params[count % TILES];
     now.count = count;
     now.q = from.q + slot * shape<D>::q_bytes;
     now.key = now.work.tile.first_key / shape<D>::keys * shape<D>::keys;
@@ -393,8 +393,9 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     places.scales = places.kv[1] + STAGES * shape<D>::block_bytes;
     places.quantized = places.scales + 2 * STAGES * team::scale_bytes;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < TILES; i++)
             barrier_init(at(&places.shared->tile_full[i]), 1);
+        for (int i = 0; i < 2; i++) {
             barrier_init(at(&places.shared->q_full[i]), 96);
             barrier_init(at(&places.shared->q_empty[i]), COMPUTING);
             for (int stage = 0; stage < STAGES; stage++) {

@@ -6,6 +6,8 @@
 #include "attention/prefill/attention_prefill_wgmma_kernel.cuh"
 #include "attention/program/attention_program_cuda.h"
 
+#include <stdlib.h>
+
 template <int D, bool Turns, rp_dtype Page, bool Capped>
 static __global__ void __launch_bounds__(teams<D, Page>::threads, 1)
     prefill_wgmma_kernel(const __grid_constant__ wgmma_args args) {
@@ -77,6 +79,10 @@ static int wgmma_start(const rp_attention_cuda_args *call, cudaStream_t stream) 
         return error;
     wgmma_args args = {};
     args.call = *call;
+    const char *chosen = getenv("RP_PREFILL_VARIANT"); /* temporary */
+    const int variant = chosen ? atoi(chosen) : 1;
+    args.lead = variant == 0 || variant == 2 ? 3 : 8;
+    args.prefetches_q = variant == 1 || variant == 2;
     if (call->args.soft_cap > 0)
         args.cap = powers_of(call->args.scale, call->args.soft_cap);
     if (!team::is_quantized) {

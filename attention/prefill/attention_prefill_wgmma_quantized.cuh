@@ -48,12 +48,12 @@ template <int D, typename Mask> struct block_source {
     /* Enters the next tile. False: not claimed yet (unless `waits`, which blocks), or there is
      * none: then it has no tokens. */
     __device__ __forceinline__ bool enter(const wgmma_args &args, control *shared, bool waits) {
-        const uint32_t full = at(&shared->tile_full[count % 2]);
+        const uint32_t full = at(&shared->tile_full[count % TILES]);
         if (waits)
-            barrier_wait(full, count / 2 & 1);
-        else if (!__all_sync(0xFFFFFFFFu, barrier_test(full, count / 2 & 1)))
+            barrier_wait(full, count / TILES & 1);
+        else if (!__all_sync(0xFFFFFFFFu, barrier_test(full, count / TILES & 1)))
             return false;
-        work = shared->tiles[count++ % 2];
+        work = shared->tiles[count++ % TILES];
         if (work.tile.tokens == 0)
             return false;
         may_claim = true;
@@ -208,7 +208,7 @@ static __device__ __forceinline__ void feed_quantized(const wgmma_args &args, co
         }
         const uint32_t stage = ring.stage * shape<D>::block_bytes;
         const uint32_t keys = to.kv[0] + stage, values = to.kv[1] + stage;
-        if (source.may_claim && source.walk.left < LEAD) {
+        if (source.may_claim && source.walk.left < args.lead) {
             source.may_claim = false;
             if (block.thread == 0)
                 barrier_arrive(at(&shared->may_claim));
