@@ -46,21 +46,23 @@ static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t 
 template <int D>
 static __device__ __forceinline__ void multiply_qk(float (&s)[shape<D>::keys / 8][4], uint32_t q,
                                                    uint32_t k) {
+    const uint64_t a = rows_descriptor(q), b = rows_descriptor(k);
     wgmma_begin();
 #pragma unroll
     for (int d = 0; d < D / 16; d++)
-        wgmma_qk(s, rows_descriptor(q + d / 4 * (ROWS * 128) + d % 4 * 32),
-                 rows_descriptor(k + d / 4 * shape<D>::part_bytes + d % 4 * 32), d != 0);
+        wgmma_qk(s, moved(a, d / 4 * (ROWS * 128) + d % 4 * 32),
+                 moved(b, d / 4 * shape<D>::part_bytes + d % 4 * 32), d != 0);
     wgmma_commit();
 }
 
 template <int D>
 static __device__ __forceinline__ void
 multiply_pv(float (&o)[D / 8][4], const uint32_t (&p)[shape<D>::keys / 16][4], uint32_t v) {
+    const uint64_t b = columns_descriptor(v, shape<D>::part_bytes);
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < shape<D>::keys / 16; k++)
-        wgmma_pv(o, p[k], columns_descriptor(v + k * 2048, shape<D>::part_bytes));
+        wgmma_pv(o, p[k], moved(b, k * 2048));
     wgmma_commit();
 }
 
@@ -72,20 +74,20 @@ template <bool Each = false> static __device__ __forceinline__ void release(uint
         barrier_arrive(at(barrier));
 }
 
-/* Scores or weights times the scales of their keys, in shared memory. */
+/* Scores or weights times the scales of their keys, in shared memory (scale_place). */
 template <int N>
 static __device__ __forceinline__ void scale_keys(float (&s)[N][4], uint32_t scales) {
-    scales += threadIdx.x % 4 * 8;
+    scales += threadIdx.x % 4 * 16;
 #pragma unroll
-    for (int n = 0; n < N; n++) {
-        float2 two;
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(two.x), "=f"(two.y)
+    for (int n = 0; n < N; n += 2) {
+        float x[4];
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
                      : "r"(scales + n * 32)
                      : "memory");
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[n][i] *= i % 2 ? two.y : two.x;
+        for (int i = 0; i < 8; i++)
+            s[n + i / 4][i % 4] *= x[i / 4 * 2 + i % 2];
     }
 }
 
@@ -280,7 +282,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
         turn_pass(team);
     if (!begin_tile<D>(now, args, from, 0, team, row, group))
         return;
-    feed_q<D, 128, 8>(attention, now.q, now.work, threadIdx.x % 128, group, team * 64, 64);
+    feed_q<D, Page, 128, 8>(args, now.q, now.work, threadIdx.x % 128, group, team * 64, 64);
     warpgroup_sync(SYNC_ROWS + team);
     bool begins = true; /* a tile, with no weights yet */
     /* The scores of the block at k are complete: applies K's scales and frees its stage; then
@@ -391,7 +393,8 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     places.kv[0] = places.q + shape<D>::q_stages * shape<D>::q_bytes;
     places.kv[1] = places.kv[0] + STAGES * shape<D>::block_bytes;
     places.scales = places.kv[1] + STAGES * shape<D>::block_bytes;
-    places.quantized = places.scales + 2 * STAGES * team::scale_bytes;
+    places.staged = places.scales + 2 * STAGES * team::scale_bytes;
+    places.staged_scales = places.staged + HALVES * team::half_bytes;
     if (threadIdx.x == 0) {
         for (int i = 0; i < TILES; i++)
             barrier_init(at(&places.shared->tile_full[i]), 1);
@@ -404,6 +407,10 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
                 barrier_init(at(&places.shared->empty[i][stage]),
                              team::is_quantized && i == 0 ? COMPUTING : COMPUTING / 32);
             }
+        }
+        for (int i = 0; i < HALVES; i++) {
+            barrier_init(at(&places.shared->staged_full[i]), 1);
+            barrier_init(at(&places.shared->staged_empty[i]), CONVERTING);
         }
         barrier_init(at(&places.shared->may_claim), 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
