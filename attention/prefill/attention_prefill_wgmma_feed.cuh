@@ -13,7 +13,8 @@
 #define CONVERTING 128 /* threads that convert quantized values */
 #define HALVES     3   /* of a plane of quantized values, in shared memory, before conversion */
 #define CLAIM      1   /* index of the claim counter in the workspace */
-#define TILES      3   /* claimed tiles in shared memory: stored, computed, and claimed ahead */
+#define TILES      4   /* claimed tiles in shared memory */
+#define Q_STAGES   3   /* most stages of Q */
 
 /* FP8 values are converted to bf16 times 2^-112; Q, K's scales and V's make up for it. */
 #define Q_POWER 0x1p80f
@@ -26,11 +27,8 @@ enum { SYNC_FEEDERS = 1, SYNC_ROWS = 2 /* and 3 */, SYNC_TURN = 4 /* and 5 */ };
 template <int D> struct shape {
     static constexpr int keys = D == 256 ? 64 : 128; /* of a block */
     static constexpr int parts = D / 64;             /* columns come in parts of 64: 128 bytes */
-    static constexpr int q_stages = D == 256 ? 1 : 2;
     static constexpr uint32_t q_bytes = ROWS * D * 2, block_bytes = keys * D * 2;
     static constexpr uint32_t part_bytes = keys * 128; /* of K and V */
-    static constexpr size_t shared_bytes =
-        1024 + 1024 + q_stages * q_bytes + 2 * STAGES * block_bytes;
 };
 
 /* What depends on the page type. Threads: a producer warpgroup and two consumer warpgroups; for
@@ -39,6 +37,8 @@ template <int D> struct shape {
  * pages 128 * (48 + 48) + 256 * 208. */
 template <int D, rp_dtype Page> struct teams {
     static constexpr bool is_quantized = page_of<Page>::is_quantized;
+    /* Of Q: of the tile that is stored, the current tile and the next. */
+    static constexpr int q_stages = D == 256 ? 1 : D == 128 && is_quantized ? 2 : Q_STAGES;
     static constexpr uint32_t threads = is_quantized ? 512 : 384;
     static constexpr int feed_registers = is_quantized ? (D == 64 ? 56 : 48) : D == 256 ? 56 : 72;
     static constexpr int convert_registers = D == 64 ? 56 : 48;
@@ -52,8 +52,10 @@ template <int D, rp_dtype Page> struct teams {
     /* Quantized values before conversion, and the scales of two blocks as they are in the pages. */
     static constexpr uint32_t half_bytes = is_quantized ? shape<D>::keys * D / 2 : 0;
     static constexpr uint32_t staged_bytes = HALVES * half_bytes + 2 * scale_bytes;
-    static constexpr size_t shared_bytes =
-        shape<D>::shared_bytes + 2 * STAGES * scale_bytes + staged_bytes;
+    static constexpr size_t shared_bytes = 1024 + 1024 + q_stages * shape<D>::q_bytes +
+                                           2 * STAGES * (shape<D>::block_bytes + scale_bytes) +
+                                           staged_bytes;
+    static_assert(shared_bytes <= 232448, "of a thread block");
     static_assert(!is_quantized || D <= 128, "no registers for more");
 };
 
@@ -64,7 +66,7 @@ struct claimed_tile {
 
 /* The first KiB of shared memory; Q, K and V follow. */
 struct control {
-    uint64_t q_full[2], q_empty[2];
+    uint64_t q_full[Q_STAGES], q_empty[Q_STAGES];
     uint64_t full[2][STAGES], empty[2][STAGES]; /* of K, of V */
     uint64_t tile_full[TILES], may_claim;
     uint64_t staged_full[HALVES], staged_empty[HALVES]; /* of quantized values */
@@ -441,7 +443,7 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
         feed_keys<D, Mask, Page>(args, to, group);
         return;
     }
-    constexpr uint32_t stages = shape<D>::q_stages;
+    constexpr uint32_t stages = teams<D, Page>::q_stages;
     const uint32_t thread = threadIdx.x - 32;
     for (uint32_t count = 0;; count++) {
         const uint32_t slot = count % stages;

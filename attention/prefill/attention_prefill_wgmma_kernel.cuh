@@ -212,13 +212,14 @@ struct tile_state {
 };
 
 /* Waits for the count-th tile of this thread block and its Q. False: there is none. */
-template <int D>
+template <int D, rp_dtype Page>
 static __device__ __forceinline__ bool begin_tile(tile_state &now, const wgmma_args &args,
                                                   const addresses &from, uint32_t count,
                                                   uint32_t team, uint32_t row, uint32_t group) {
     const rp_attention_args &attention = args.call.args;
-    uint32_t slot = count % shape<D>::q_stages;
-    barrier_wait(at(&from.shared->q_full[slot]), count / shape<D>::q_stages & 1);
+    constexpr uint32_t stages = teams<D, Page>::q_stages;
+    uint32_t slot = count % stages;
+    barrier_wait(at(&from.shared->q_full[slot]), count / stages & 1);
     now.work = from.shared->tiles[count % TILES];
     if (now.work.tile.tokens == 0)
         return false;
@@ -249,7 +250,7 @@ static __device__ __forceinline__ bool has_more(const tile_state &now) {
                             : now.key + shape<D>::keys < now.work.tile.key_end;
 }
 
-template <int D, typename Mask>
+template <int D, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void
 store_tile(const float (&o)[D / 8][4], const tile_state &done, const rp_attention_args &attention,
            control *shared, uint32_t team, uint32_t row, uint32_t group) {
@@ -258,7 +259,7 @@ store_tile(const float (&o)[D / 8][4], const tile_state &done, const rp_attentio
         store_rows<D, Mask>(o, done.softmax, attention, done.work.tile, done.work.kv_head, row,
                             group);
     /* Executed by every thread (release). */
-    barrier_arrive(at(&shared->q_empty[done.count % shape<D>::q_stages]));
+    barrier_arrive(at(&shared->q_empty[done.count % teams<D, Page>::q_stages]));
 }
 
 /* One iteration: the score matmul of a block overlaps the weight matmul of the previous block, even
@@ -268,6 +269,7 @@ template <int D, bool Turns, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void compute(const wgmma_args &args, const addresses &from,
                                                uint32_t group) {
     constexpr int keys = shape<D>::keys;
+    constexpr int q_stages = teams<D, Page>::q_stages;
     constexpr bool is_quantized = teams<D, Page>::is_quantized;
     const rp_attention_args &attention = args.call.args;
     uint32_t team = threadIdx.x / 128 - 1;
@@ -280,7 +282,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
     uint32_t p[keys / 16][4];
     if (Turns && team == 1)
         turn_pass(team);
-    if (!begin_tile<D>(now, args, from, 0, team, row, group))
+    if (!begin_tile<D, Page>(now, args, from, 0, team, row, group))
         return;
     feed_q<D, Page, 128, 8>(args, now.q, now.work, threadIdx.x % 128, group, team * 64, 64);
     warpgroup_sync(SYNC_ROWS + team);
@@ -337,8 +339,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
         }
         const tile_state done = now;
         const uint32_t values = from.kv[1] + v.stage * shape<D>::block_bytes;
-        bool more = shape<D>::q_stages == 2 &&
-                    begin_tile<D>(now, args, from, done.count + 1, team, row, group);
+        bool more =
+            q_stages != 1 && begin_tile<D, Page>(now, args, from, done.count + 1, team, row, group);
         if (more) {
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
             if (!is_quantized && (!Turns || team == 0))
@@ -367,9 +369,9 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
         }
         release(&shared->empty[1][v.stage]);
         v.next();
-        store_tile<D, Mask>(o, done, attention, shared, team, row, group);
-        if (shape<D>::q_stages == 1)
-            more = begins = begin_tile<D>(now, args, from, done.count + 1, team, row, group);
+        store_tile<D, Mask, Page>(o, done, attention, shared, team, row, group);
+        if (q_stages == 1)
+            more = begins = begin_tile<D, Page>(now, args, from, done.count + 1, team, row, group);
         if (!more)
             return;
 #pragma unroll
@@ -390,7 +392,7 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     addresses places;
     places.shared = (control *)aligned;
     places.q = at(aligned) + 1024;
-    places.kv[0] = places.q + shape<D>::q_stages * shape<D>::q_bytes;
+    places.kv[0] = places.q + team::q_stages * shape<D>::q_bytes;
     places.kv[1] = places.kv[0] + STAGES * shape<D>::block_bytes;
     places.scales = places.kv[1] + STAGES * shape<D>::block_bytes;
     places.staged = places.scales + 2 * STAGES * team::scale_bytes;
@@ -398,9 +400,11 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < TILES; i++)
             barrier_init(at(&places.shared->tile_full[i]), 1);
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < Q_STAGES; i++) {
             barrier_init(at(&places.shared->q_full[i]), 96);
             barrier_init(at(&places.shared->q_empty[i]), COMPUTING);
+        }
+        for (int i = 0; i < 2; i++) {
             for (int stage = 0; stage < STAGES; stage++) {
                 barrier_init(at(&places.shared->full[i][stage]),
                              team::is_quantized ? CONVERTING : 1);
