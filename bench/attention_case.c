@@ -138,6 +138,10 @@ static int make_program(const struct attention_case *c, uint32_t repeats,
     return status;
 }
 
+enum rp_dtype rp_attention_page_dtype(const struct rp_bench_attention_config *config) {
+    return rp_dtype_bytes(config->quantized) == 1 ? config->quantized : config->dtype;
+}
+
 /* Bytes of one q and one output. */
 static void tensor_bytes(const struct attention_case *c, size_t out[2]) {
     size_t values = (size_t)c->bucket.tokens * c->shape.heads * c->shape.head_dim;
@@ -200,7 +204,8 @@ static int allocate(const struct attention_case *c, size_t bytes, unsigned char 
  * and output. */
 static uint32_t count_copies(const struct attention_case *c) {
     struct rp_attention_seen seen = rp_attention_count_seen(&c->shape);
-    double bytes = 2 * seen.keys * c->shape.head_dim * rp_dtype_bytes(c->bench->config->dtype);
+    double bytes = 2 * seen.keys *
+                   rp_kv_token_bytes(rp_attention_page_dtype(c->bench->config), c->shape.head_dim);
     if (c->shape.prompt)
         bytes += (double)rp_attention_case_offset(c, 2);
     double copies = ceil((double)c->bench->cold_bytes / RP_MAX(bytes, 1.0));
@@ -211,7 +216,7 @@ static int make_memory(struct attention_case *c, struct rp_error *err) {
     const struct rp_attention_shape *shape = &c->shape;
     c->copies = c->bench->config->dump_dir ? 1 : count_copies(c);
     if (!rp_kv_layout_init(&c->kv, c->copies, shape->kv_heads, shape->head_dim, shape->page_tokens,
-                           c->bench->config->dtype))
+                           rp_attention_page_dtype(c->bench->config)))
         return rp_error_set(err, RP_STATUS_OVERFLOW, "KV pages are too large");
     size_t pages = 1 + (size_t)shape->batch * c->slot_pages;
     int status = allocate(c, pages * c->kv.page_stride, &c->pages, err);

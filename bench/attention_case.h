@@ -43,6 +43,8 @@ int rp_attention_case_capture(struct attention_case *c, uint32_t repeats,
                               struct rp_error *err) RP_MUST_USE;
 void rp_attention_case_close(struct attention_case *c);
 
+/* Type of the pages. */
+enum rp_dtype rp_attention_page_dtype(const struct rp_bench_attention_config *config);
 /* Arena offset of copy 0's q (0) or output (1). */
 size_t rp_attention_case_offset(const struct attention_case *c, uint32_t tensor);
 /* The page that contains a sequence's tokens. */

@@ -98,8 +98,8 @@ static int measure(struct attention_case *c, double budget_ns, struct rp_bench_a
                                        .us_p50 = times.p50 * 1e-3,
                                        .us_p99 = times.p99 * 1e-3,
                                        .start_us = times.start * 1e-3,
-                                       .bytes = 2 * seen.keys * c->shape.head_dim *
-                                                rp_dtype_bytes(c->bench->config->dtype),
+                                       .bytes = 2 * seen.keys *
+                                                rp_kv_token_bytes(c->kv.dtype, c->shape.head_dim),
                                        .flops = 4 * seen.pairs * c->shape.head_dim};
     memcpy(out->kernel, c->kernel, sizeof out->kernel);
     return RP_OK;

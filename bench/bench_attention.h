@@ -24,6 +24,7 @@ struct rp_bench_attention_config {
     struct rp_device *device; /* open; owned by the caller */
     uint32_t threads;         /* CPU threads for the read bandwidth */
     enum rp_dtype dtype;      /* type of pages and of the output */
+    enum rp_dtype quantized;  /* INT8 or FP8_E4M3: type of pages instead; else ignored */
     const struct rp_attention_shape *shapes;
     uint32_t shape_count;
     /* n, k and rows of the square GEMM, a multiple of 64; 0: 8192, or 1024 on a device without its

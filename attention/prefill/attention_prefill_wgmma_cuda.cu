@@ -4,7 +4,8 @@
  * The pipeline is that of FlashAttention-3 (Shah et al. 2024). One block per SM claims tiles of 128
  * rows (tokens times the query heads of one KV head), longest first. Its first warpgroup is the
  * producer for the two others: one thread copies K and V page by page (bulk tensor copies), three
- * warps round Q of the next tile to bf16. Each of the other two computes 64 rows: the matmul Q K^T
+ * warps round Q of the next tile to bf16, which they request into the L2 when the tile is claimed,
+ * a few blocks ahead. Each of the other two computes 64 rows: the matmul Q K^T
  * of a block runs on the tensor cores together with P V of the previous block, overlapped with the
  * softmax.
  *
@@ -14,7 +15,7 @@
  * on its tile, for the reasons given in attention_prefill_cuda.cu; V of keys that no row of the
  * tile sees is set to zero in shared memory before it is multiplied by a weight of zero.
  *
- * Over 8-bit pages a fourth warpgroup converts K and V to bf16
+ * Over 8-bit pages the copies are quantized values, and a fourth warpgroup converts them to bf16
  * (attention_prefill_wgmma_quantized.cuh). */
 #include "attention/prefill/attention_prefill_wgmma_launch.cuh"
 

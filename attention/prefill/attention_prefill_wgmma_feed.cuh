@@ -11,10 +11,15 @@
 #define STAGES     2   /* stages of the K ring and of the V ring */
 #define COMPUTING  256 /* threads */
 #define CONVERTING 128 /* threads that convert quantized values */
-#define HALVES     3   /* of a plane of quantized values, in shared memory */
+#define HALVES     3   /* of a plane of quantized values, in shared memory, before conversion */
 #define CLAIM      1   /* index of the claim counter in the workspace */
-/* The next tile is claimed this many blocks before the current tile's last one is copied. */
-#define LEAD 3
+#define TILES      4   /* claimed tiles in shared memory */
+#define Q_STAGES   3   /* most stages of Q */
+
+/* FP8 values are converted to bf16 times 2^-112; Q, K's scales and V's make up for it. */
+#define Q_POWER 0x1p80f
+#define K_POWER 0x1p32f
+#define V_POWER 0x1p112f
 
 /* Named barriers: 0 is __syncthreads. */
 enum { SYNC_FEEDERS = 1, SYNC_ROWS = 2 /* and 3 */, SYNC_TURN = 4 /* and 5 */ };
@@ -22,33 +27,35 @@ enum { SYNC_FEEDERS = 1, SYNC_ROWS = 2 /* and 3 */, SYNC_TURN = 4 /* and 5 */ };
 template <int D> struct shape {
     static constexpr int keys = D == 256 ? 64 : 128; /* of a block */
     static constexpr int parts = D / 64;             /* columns come in parts of 64: 128 bytes */
-    static constexpr int q_stages = D == 256 ? 1 : 2;
     static constexpr uint32_t q_bytes = ROWS * D * 2, block_bytes = keys * D * 2;
     static constexpr uint32_t part_bytes = keys * 128; /* of K and V */
-    static constexpr size_t shared_bytes =
-        1024 + 1024 + q_stages * q_bytes + 2 * STAGES * block_bytes;
 };
 
 /* What depends on the page type. Threads: a producer warpgroup and two consumer warpgroups; for
  * quantized pages a fourth warpgroup converts to bf16 (attention_prefill_wgmma_quantized.cuh).
  * Registers per thread must fit the register file: 128 * 72 + 256 * 216 of 65536; with quantized
- * pages 128 * (40 + 56) + 256 * 208. */
+ * pages 128 * (48 + 48) + 256 * 208. */
 template <int D, rp_dtype Page> struct teams {
     static constexpr bool is_quantized = page_of<Page>::is_quantized;
+    /* Of Q: of the tile that is stored, the current tile and the next. */
+    static constexpr int q_stages = D == 256 ? 1 : D == 128 && is_quantized ? 2 : Q_STAGES;
     static constexpr uint32_t threads = is_quantized ? 512 : 384;
-    static constexpr int feed_registers = is_quantized ? (D == 64 ? 56 : 40) : D == 256 ? 56 : 72;
-    static constexpr int convert_registers = 56;
+    static constexpr int feed_registers = is_quantized ? (D == 64 ? 56 : 48) : D == 256 ? 56 : 72;
+    static constexpr int convert_registers = D == 64 ? 56 : 48;
     static constexpr int compute_registers = is_quantized ? (D == 64 ? 192 : 208)
                                              : D == 256   ? 224
                                                           : 216;
-    static constexpr int feed_batch = is_quantized ? 1
-                                      : D == 256   ? 2
-                                                   : 4; /* pieces of Q in flight */
+    /* Pieces of Q in flight, per thread. */
+    static constexpr int feed_batch = is_quantized || D == 256 ? 2 : 4;
     /* Scales of K and V of a block, for four blocks: V's are read after K's stage was released. */
     static constexpr uint32_t scale_bytes = is_quantized ? 2 * shape<D>::keys * 4 : 0;
-    static constexpr uint32_t quantized_bytes = is_quantized ? HALVES * shape<D>::keys * D / 2 : 0;
-    static constexpr size_t shared_bytes =
-        shape<D>::shared_bytes + 2 * STAGES * scale_bytes + quantized_bytes;
+    /* Quantized values before conversion, and the scales of two blocks as they are in the pages. */
+    static constexpr uint32_t half_bytes = is_quantized ? shape<D>::keys * D / 2 : 0;
+    static constexpr uint32_t staged_bytes = HALVES * half_bytes + 2 * scale_bytes;
+    static constexpr size_t shared_bytes = 1024 + 1024 + q_stages * shape<D>::q_bytes +
+                                           2 * STAGES * (shape<D>::block_bytes + scale_bytes) +
+                                           staged_bytes;
+    static_assert(shared_bytes <= 232448, "of a thread block");
     static_assert(!is_quantized || D <= 128, "no registers for more");
 };
 
@@ -59,24 +66,30 @@ struct claimed_tile {
 
 /* The first KiB of shared memory; Q, K and V follow. */
 struct control {
-    uint64_t q_full[2], q_empty[2];
+    uint64_t q_full[Q_STAGES], q_empty[Q_STAGES];
     uint64_t full[2][STAGES], empty[2][STAGES]; /* of K, of V */
-    uint64_t tile_full[2], may_claim;
-    claimed_tile tiles[2];
-    int32_t params[2][RP_MASK_PARAMS_MAX]; /* of a program, for each tile */
+    uint64_t tile_full[TILES], may_claim;
+    uint64_t staged_full[HALVES], staged_empty[HALVES]; /* of quantized values */
+    claimed_tile tiles[TILES];
+    int32_t params[TILES][RP_MASK_PARAMS_MAX]; /* of a program, for each tile */
     uint32_t blocks[STAGES]; /* with a program: key + BLOCK_IS_... of the block in K's stage */
 };
+static_assert(sizeof(control) <= 1024, "");
 
 struct wgmma_args {
     CUtensorMap map; /* (page, layer and plane, head, token, column) */
     rp_attention_cuda_args call;
     uint32_t box_tokens;
+    /* The next tile is claimed this many blocks before the current tile's last one is copied. */
+    uint32_t lead;
+    bool prefetches_q; /* into the L2, when its tile is claimed */
+    bool has_powers;   /* FP8: attention_prefill_wgmma_quantized.cuh */
     capped_powers cap;
 };
 
 struct addresses { /* in shared memory */
     control *shared;
-    uint32_t q, kv[2], scales, quantized;
+    uint32_t q, kv[2], scales, staged, staged_scales;
 };
 
 static __device__ __forceinline__ uint32_t at(const void *shared) {
@@ -84,13 +97,14 @@ static __device__ __forceinline__ uint32_t at(const void *shared) {
 }
 
 /* Position in a ring of stages. */
-struct turn {
+template <uint32_t Count> struct ring {
     uint32_t stage = 0, parity = 0;
     __device__ __forceinline__ void next() {
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        stage = stage + 1 == Count ? 0 : stage + 1;
         parity ^= stage == 0;
     }
 };
+using turn = ring<STAGES>;
 
 /* --- producer --------------------------------------------------------------------------- */
 
@@ -121,6 +135,45 @@ static __device__ __forceinline__ void copy_block(const wgmma_args &args, const 
                      args.call.args.layer * 2 + plane, page);
     }
     ring.next();
+}
+
+/* Quantized values and scales of one block, to be converted: each lane with a page issues the bulk
+ * copies of its keys. count: of the blocks before. */
+template <int D, rp_dtype Page>
+static __device__ __forceinline__ void
+stage_block(const wgmma_args &args, const addresses &to, uint32_t kv_head, ring<HALVES> &half,
+            uint32_t count, uint32_t position, uint32_t page, bool mine) {
+    constexpr uint32_t keys = shape<D>::keys;
+    const rp_kv_layout &kv = args.call.args.kv;
+    const uint32_t box = args.box_tokens, row = position % keys;
+    const uint32_t in_page = position & (kv.page_tokens - 1);
+    const unsigned char *from = kv.base + page * kv.page_stride +
+                                (size_t)args.call.args.layer * 2 * kv.plane_stride +
+                                kv_head * kv.head_stride;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) { /* halves of K, of V */
+        const bool is_now = mine && row / (keys / 2) == i % 2;
+        const uint32_t barrier = at(&to.shared->staged_full[half.stage]);
+        uint32_t bytes = __popc(__ballot_sync(0xFFFFFFFFu, is_now)) * box * D;
+        if (i == 0)
+            bytes += __popc(__ballot_sync(0xFFFFFFFFu, mine)) * box * 8;
+        if (threadIdx.x % 32 == 0) {
+            barrier_wait(at(&to.shared->staged_empty[half.stage]), half.parity ^ 1);
+            barrier_expect(barrier, bytes);
+        }
+        __syncwarp();
+        if (is_now)
+            copy_bulk(to.staged + half.stage * teams<D, Page>::half_bytes + row % (keys / 2) * D,
+                      from + i / 2 * kv.plane_stride + in_page * D, box * D, barrier);
+        if (i == 0 && mine)
+#pragma unroll
+            for (uint32_t plane = 0; plane < 2; plane++)
+                copy_bulk(to.staged_scales + count % 2 * teams<D, Page>::scale_bytes +
+                              (plane * keys + row) * 4,
+                          from + plane * kv.plane_stride + kv.scales_at + in_page * 4, box * 4,
+                          barrier);
+        half.next();
+    }
 }
 
 /* Iterates over a tile's blocks of keys in rising order, by whole warps. With a mask program: those
@@ -204,17 +257,17 @@ template <int D, typename Mask> struct block_walk {
     }
 };
 
-/* Producer of K and V, one warp: a lane issues the copy of one part of the columns of one page, if
- * some row sees a key in it. The next block's pages are looked up while this block's copies are in
- * flight. */
-template <int D, typename Mask>
-static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const addresses &to,
-                                                   const claimed_tile &work, turn &ring,
-                                                   uint32_t group) {
-    constexpr uint32_t keys = shape<D>::keys, parts = shape<D>::parts;
+/* The blocks of one tile, by one warp: a lane copies one of `Parts` parts of the columns of a page,
+ * if some row sees a key in it. The next block's pages are looked up while this block's copies are
+ * in flight. */
+template <int D, typename Mask, uint32_t Parts, typename Copy>
+static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, control *shared,
+                                                   const claimed_tile &work, uint32_t group,
+                                                   const Copy &copy) {
+    constexpr uint32_t keys = shape<D>::keys;
     uint32_t lane = threadIdx.x % 32, box = args.box_tokens;
     uint32_t shift = 31 - __clz(args.call.args.kv.page_tokens);
-    uint32_t offset = lane / parts * box; /* of the lane's page, in the block */
+    uint32_t offset = lane / Parts * box; /* of the lane's page, in the block */
     block_walk<D, Mask> walk;
     uint32_t page = 0;
     bool is_mine = false, may_claim = false;
@@ -230,15 +283,41 @@ static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, const
     while (more) {
         const uint32_t entry = walk.entry, now = page, position = walk.key() + offset;
         const bool is_needed = is_mine;
-        if (!may_claim && walk.left < LEAD) {
+        if (!may_claim && walk.left < args.lead) {
             may_claim = true;
             if (lane == 0)
-                barrier_arrive(at(&to.shared->may_claim));
+                barrier_arrive(at(&shared->may_claim));
         }
         more = walk.next(args.call);
         if (more)
             look_up();
-        copy_block<D, Mask>(args, to, work.kv_head, ring, position, now, is_needed, entry);
+        copy(position, now, is_needed, entry);
+    }
+}
+
+/* Producer of K and V: one warp, for all tiles. */
+template <int D, typename Mask, rp_dtype Page>
+static __device__ __forceinline__ void feed_keys(const wgmma_args &args, const addresses &to,
+                                                 uint32_t group) {
+    constexpr bool is_quantized = teams<D, Page>::is_quantized;
+    control *shared = to.shared;
+    turn stage;
+    ring<HALVES> half;
+    uint32_t blocks = 0;
+    for (uint32_t count = 0;; count++) {
+        barrier_wait(at(&shared->tile_full[count % TILES]), count / TILES & 1);
+        const claimed_tile work = shared->tiles[count % TILES];
+        if (work.tile.tokens == 0)
+            return;
+        feed_blocks<D, Mask, is_quantized ? 1 : shape<D>::parts>(
+            args, shared, work, group,
+            [&](uint32_t position, uint32_t page, bool mine, uint32_t entry) {
+                if constexpr (is_quantized)
+                    stage_block<D, Page>(args, to, work.kv_head, half, blocks++, position, page,
+                                         mine);
+                else
+                    copy_block<D, Mask>(args, to, work.kv_head, stage, position, page, mine, entry);
+            });
     }
 }
 
@@ -253,12 +332,18 @@ static __device__ __forceinline__ void load_eight(float4 (&x)[2], const float *f
     }
 }
 
+static __device__ __forceinline__ void scale_eight(float4 (&x)[2], float factor) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        x[i] = make_float4(x[i].x * factor, x[i].y * factor, x[i].z * factor, x[i].w * factor);
+}
+
 /* Rows [first, first + count) of Q, rounded to bf16; zeros where there is no token. Batch rows of a
- * thread are in flight at once: no load depends on a branch. */
-template <int D, bool Wide, uint32_t Threads, uint32_t Batch>
-static __device__ __forceinline__ void load_q(const rp_attention_args &args, uint32_t to,
-                                              const claimed_tile &work, uint32_t thread,
-                                              uint32_t group, uint32_t first, uint32_t count) {
+ * thread are in flight at once: no load depends on a branch. Scaled: times a power of two. */
+template <int D, bool Wide, uint32_t Threads, uint32_t Batch, bool Scaled>
+static __device__ __forceinline__ void
+load_q(const rp_attention_args &args, uint32_t to, const claimed_tile &work, uint32_t thread,
+       uint32_t group, uint32_t first, uint32_t count, float factor) {
     constexpr uint32_t chunks = D / 8, step = Threads / chunks;
     uint32_t chunk = thread % chunks, rows = work.tile.tokens * group;
     uint32_t divisor = (65535 + group) / group; /* row / group for rows below 256 */
@@ -276,6 +361,8 @@ static __device__ __forceinline__ void load_q(const rp_attention_args &args, uin
             uint32_t at = row + i * step;
             bool has_token = at < rows;
             uint32_t place = to + chunk / 8 * (ROWS * 128) + at * 128 + (chunk % 8 ^ at % 8) * 16;
+            if (Scaled)
+                scale_eight(x[i], factor);
             if (at < first + count)
                 asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place),
                              "r"(has_token ? pack_bf16(x[i][0].x, x[i][0].y) : 0),
@@ -288,14 +375,36 @@ static __device__ __forceinline__ void load_q(const rp_attention_args &args, uin
     fence_async_proxy();
 }
 
-template <int D, uint32_t Threads, uint32_t Batch>
-static __device__ __forceinline__ void feed_q(const rp_attention_args &args, uint32_t to,
+template <int D, rp_dtype Page, uint32_t Threads, uint32_t Batch>
+static __device__ __forceinline__ void feed_q(const wgmma_args &args, uint32_t to,
                                               const claimed_tile &work, uint32_t thread,
                                               uint32_t group, uint32_t first, uint32_t count) {
-    if (args.q_stride % 4 == 0 && (uintptr_t)args.q % 16 == 0)
-        load_q<D, true, Threads, Batch>(args, to, work, thread, group, first, count);
+    constexpr bool scaled = Page == RP_DTYPE_FP8_E4M3;
+    const rp_attention_args &call = args.call.args;
+    const float factor = args.has_powers ? Q_POWER : 1.0f;
+    if (call.q_stride % 4 == 0 && (uintptr_t)call.q % 16 == 0)
+        load_q<D, true, Threads, Batch, scaled>(call, to, work, thread, group, first, count,
+                                                factor);
     else
-        load_q<D, false, Threads, Batch>(args, to, work, thread, group, first, count);
+        load_q<D, false, Threads, Batch, scaled>(call, to, work, thread, group, first, count,
+                                                 factor);
+}
+
+/* Requests the rows of Q of a tile that is loaded later: a token's query heads of one KV head are
+ * neighbors. */
+template <int D, uint32_t Threads>
+static __device__ __forceinline__ void prefetch_q(const rp_attention_args &args,
+                                                  const claimed_tile &work, uint32_t thread,
+                                                  uint32_t group) {
+    if (args.q_stride % 4 != 0 || (uintptr_t)args.q % 16 != 0)
+        return;
+#pragma unroll 1
+    for (uint32_t token = thread; token < work.tile.tokens; token += Threads) {
+        const float *from = args.q + (size_t)(work.tile.token + token) * args.q_stride +
+                            (size_t)work.kv_head * group * D;
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(group * D * 4)
+                     : "memory");
+    }
 }
 
 /* One thread: claims a tile and publishes it to the block. Each block's first tile is static. */
@@ -317,46 +426,38 @@ static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &
         work.tile = find_tile<Mask>(call, claim / call.args.kv_heads);
         work.kv_head = claim % call.args.kv_heads;
         for (int i = 0; i < Mask::param_count; i++)
-            shared->params[count % 2][i] = (int32_t)work.tile.params[i];
+            shared->params[count % TILES][i] = (int32_t)work.tile.params[i];
     }
-    shared->tiles[count % 2] = work;
-    barrier_arrive(at(&shared->tile_full[count % 2]));
+    shared->tiles[count % TILES] = work;
+    barrier_arrive(at(&shared->tile_full[count % TILES]));
 }
 
-/* Warp 0 copies K and V in bf16, the other three warps Q, one tile ahead. The first tile's Q is
- * loaded by the consumers: they have more threads and nothing to compute yet. */
+/* Warp 0 copies K and V, the other three warps Q, one tile ahead. The first tile's Q is loaded by
+ * the consumers: they have more threads and nothing to compute yet. */
 template <int D, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void feed(const wgmma_args &args, const addresses &to,
                                             uint32_t group) {
     const rp_attention_cuda_args &call = args.call;
     control *shared = to.shared;
     if (threadIdx.x < 32) {
-        if (teams<D, Page>::is_quantized)
-            return;
-        turn ring;
-        for (uint32_t count = 0;; count++) {
-            barrier_wait(at(&shared->tile_full[count % 2]), count / 2 & 1);
-            claimed_tile work = shared->tiles[count % 2];
-            if (work.tile.tokens == 0)
-                return;
-            feed_blocks<D, Mask>(args, to, work, ring, group);
-        }
+        feed_keys<D, Mask, Page>(args, to, group);
+        return;
     }
-    constexpr uint32_t stages = shape<D>::q_stages;
+    constexpr uint32_t stages = teams<D, Page>::q_stages;
+    const uint32_t thread = threadIdx.x - 32;
     for (uint32_t count = 0;; count++) {
-        uint32_t slot = count % stages;
-        /* tiles[count % 2] is free when the tile before the last one is done. */
-        if (stages == 2)
-            barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
-        if (threadIdx.x == 32)
+        const uint32_t slot = count % stages;
+        /* tiles[count % TILES] is free: the wait below was for an earlier tile. */
+        if (thread == 0)
             claim_tile<Mask>(call, shared, count);
         asm volatile("bar.sync %0, 96;" ::"r"(SYNC_FEEDERS) : "memory");
-        claimed_tile work = shared->tiles[count % 2];
-        if (stages == 1)
-            barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
+        const claimed_tile work = shared->tiles[count % TILES];
+        if (args.prefetches_q && count != 0)
+            prefetch_q<D, 96>(call.args, work, thread, group);
+        barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
         if (work.tile.tokens != 0 && count != 0)
-            feed_q<D, 96, teams<D, Page>::feed_batch>(call.args, to.q + slot * shape<D>::q_bytes,
-                                                      work, threadIdx.x - 32, group, 0, ROWS);
+            feed_q<D, Page, 96, teams<D, Page>::feed_batch>(args, to.q + slot * shape<D>::q_bytes,
+                                                            work, thread, group, 0, ROWS);
         barrier_arrive(at(&shared->q_full[slot]));
         if (work.tile.tokens == 0)
             return;

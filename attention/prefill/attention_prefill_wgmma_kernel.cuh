@@ -46,21 +46,23 @@ static __device__ __forceinline__ void clean(const claimed_tile &work, uint32_t 
 template <int D>
 static __device__ __forceinline__ void multiply_qk(float (&s)[shape<D>::keys / 8][4], uint32_t q,
                                                    uint32_t k) {
+    const uint64_t a = rows_descriptor(q), b = rows_descriptor(k);
     wgmma_begin();
 #pragma unroll
     for (int d = 0; d < D / 16; d++)
-        wgmma_qk(s, rows_descriptor(q + d / 4 * (ROWS * 128) + d % 4 * 32),
-                 rows_descriptor(k + d / 4 * shape<D>::part_bytes + d % 4 * 32), d != 0);
+        wgmma_qk(s, moved(a, d / 4 * (ROWS * 128) + d % 4 * 32),
+                 moved(b, d / 4 * shape<D>::part_bytes + d % 4 * 32), d != 0);
     wgmma_commit();
 }
 
 template <int D>
 static __device__ __forceinline__ void
 multiply_pv(float (&o)[D / 8][4], const uint32_t (&p)[shape<D>::keys / 16][4], uint32_t v) {
+    const uint64_t b = columns_descriptor(v, shape<D>::part_bytes);
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < shape<D>::keys / 16; k++)
-        wgmma_pv(o, p[k], columns_descriptor(v + k * 2048, shape<D>::part_bytes));
+        wgmma_pv(o, p[k], moved(b, k * 2048));
     wgmma_commit();
 }
 
@@ -72,20 +74,20 @@ template <bool Each = false> static __device__ __forceinline__ void release(uint
         barrier_arrive(at(barrier));
 }
 
-/* Scores or weights times the scales of their keys, in shared memory. */
+/* Scores or weights times the scales of their keys, in shared memory (scale_place). */
 template <int N>
 static __device__ __forceinline__ void scale_keys(float (&s)[N][4], uint32_t scales) {
-    scales += threadIdx.x % 4 * 8;
+    scales += threadIdx.x % 4 * 16;
 #pragma unroll
-    for (int n = 0; n < N; n++) {
-        float2 two;
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(two.x), "=f"(two.y)
+    for (int n = 0; n < N; n += 2) {
+        float x[4];
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
                      : "r"(scales + n * 32)
                      : "memory");
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[n][i] *= i % 2 ? two.y : two.x;
+        for (int i = 0; i < 8; i++)
+            s[n + i / 4][i % 4] *= x[i / 4 * 2 + i % 2];
     }
 }
 
@@ -210,17 +212,18 @@ struct tile_state {
 };
 
 /* Waits for the count-th tile of this thread block and its Q. False: there is none. */
-template <int D>
+template <int D, rp_dtype Page>
 static __device__ __forceinline__ bool begin_tile(tile_state &now, const wgmma_args &args,
                                                   const addresses &from, uint32_t count,
                                                   uint32_t team, uint32_t row, uint32_t group) {
     const rp_attention_args &attention = args.call.args;
-    uint32_t slot = count % shape<D>::q_stages;
-    barrier_wait(at(&from.shared->q_full[slot]), count / shape<D>::q_stages & 1);
-    now.work = from.shared->tiles[count % 2];
+    constexpr uint32_t stages = teams<D, Page>::q_stages;
+    uint32_t slot = count % stages;
+    barrier_wait(at(&from.shared->q_full[slot]), count / stages & 1);
+    now.work = from.shared->tiles[count % TILES];
     if (now.work.tile.tokens == 0)
         return false;
-    now.params = from.shared->params[count % 2];
+    now.params = from.shared->params[count % TILES];
     now.count = count;
     now.q = from.q + slot * shape<D>::q_bytes;
     now.key = now.work.tile.first_key / shape<D>::keys * shape<D>::keys;
@@ -247,7 +250,7 @@ static __device__ __forceinline__ bool has_more(const tile_state &now) {
                             : now.key + shape<D>::keys < now.work.tile.key_end;
 }
 
-template <int D, typename Mask>
+template <int D, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void
 store_tile(const float (&o)[D / 8][4], const tile_state &done, const rp_attention_args &attention,
            control *shared, uint32_t team, uint32_t row, uint32_t group) {
@@ -256,7 +259,7 @@ store_tile(const float (&o)[D / 8][4], const tile_state &done, const rp_attentio
         store_rows<D, Mask>(o, done.softmax, attention, done.work.tile, done.work.kv_head, row,
                             group);
     /* Executed by every thread (release). */
-    barrier_arrive(at(&shared->q_empty[done.count % shape<D>::q_stages]));
+    barrier_arrive(at(&shared->q_empty[done.count % teams<D, Page>::q_stages]));
 }
 
 /* One iteration: the score matmul of a block overlaps the weight matmul of the previous block, even
@@ -266,6 +269,7 @@ template <int D, bool Turns, typename Mask, rp_dtype Page>
 static __device__ __forceinline__ void compute(const wgmma_args &args, const addresses &from,
                                                uint32_t group) {
     constexpr int keys = shape<D>::keys;
+    constexpr int q_stages = teams<D, Page>::q_stages;
     constexpr bool is_quantized = teams<D, Page>::is_quantized;
     const rp_attention_args &attention = args.call.args;
     uint32_t team = threadIdx.x / 128 - 1;
@@ -278,9 +282,9 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
     uint32_t p[keys / 16][4];
     if (Turns && team == 1)
         turn_pass(team);
-    if (!begin_tile<D>(now, args, from, 0, team, row, group))
+    if (!begin_tile<D, Page>(now, args, from, 0, team, row, group))
         return;
-    feed_q<D, 128, 8>(attention, now.q, now.work, threadIdx.x % 128, group, team * 64, 64);
+    feed_q<D, Page, 128, 8>(args, now.q, now.work, threadIdx.x % 128, group, team * 64, 64);
     warpgroup_sync(SYNC_ROWS + team);
     bool begins = true; /* a tile, with no weights yet */
     /* The scores of the block at k are complete: applies K's scales and frees its stage; then
@@ -335,8 +339,8 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
         }
         const tile_state done = now;
         const uint32_t values = from.kv[1] + v.stage * shape<D>::block_bytes;
-        bool more = shape<D>::q_stages == 2 &&
-                    begin_tile<D>(now, args, from, done.count + 1, team, row, group);
+        bool more =
+            q_stages != 1 && begin_tile<D, Page>(now, args, from, done.count + 1, team, row, group);
         if (more) {
             barrier_wait(at(&shared->full[0][k.stage]), k.parity);
             if (!is_quantized && (!Turns || team == 0))
@@ -365,9 +369,9 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
         }
         release(&shared->empty[1][v.stage]);
         v.next();
-        store_tile<D, Mask>(o, done, attention, shared, team, row, group);
-        if (shape<D>::q_stages == 1)
-            more = begins = begin_tile<D>(now, args, from, done.count + 1, team, row, group);
+        store_tile<D, Mask, Page>(o, done, attention, shared, team, row, group);
+        if (q_stages == 1)
+            more = begins = begin_tile<D, Page>(now, args, from, done.count + 1, team, row, group);
         if (!more)
             return;
 #pragma unroll
@@ -388,21 +392,29 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     addresses places;
     places.shared = (control *)aligned;
     places.q = at(aligned) + 1024;
-    places.kv[0] = places.q + shape<D>::q_stages * shape<D>::q_bytes;
+    places.kv[0] = places.q + team::q_stages * shape<D>::q_bytes;
     places.kv[1] = places.kv[0] + STAGES * shape<D>::block_bytes;
     places.scales = places.kv[1] + STAGES * shape<D>::block_bytes;
-    places.quantized = places.scales + 2 * STAGES * team::scale_bytes;
+    places.staged = places.scales + 2 * STAGES * team::scale_bytes;
+    places.staged_scales = places.staged + HALVES * team::half_bytes;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < TILES; i++)
             barrier_init(at(&places.shared->tile_full[i]), 1);
+        for (int i = 0; i < Q_STAGES; i++) {
             barrier_init(at(&places.shared->q_full[i]), 96);
             barrier_init(at(&places.shared->q_empty[i]), COMPUTING);
+        }
+        for (int i = 0; i < 2; i++) {
             for (int stage = 0; stage < STAGES; stage++) {
                 barrier_init(at(&places.shared->full[i][stage]),
                              team::is_quantized ? CONVERTING : 1);
                 barrier_init(at(&places.shared->empty[i][stage]),
                              team::is_quantized && i == 0 ? COMPUTING : COMPUTING / 32);
             }
+        }
+        for (int i = 0; i < HALVES; i++) {
+            barrier_init(at(&places.shared->staged_full[i]), 1);
+            barrier_init(at(&places.shared->staged_empty[i]), CONVERTING);
         }
         barrier_init(at(&places.shared->may_claim), 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -1,17 +1,20 @@
 /* attention_prefill_wgmma_quantized.cuh - prompt rows on Hopper over 8-bit pages: conversion of
  * quantized values to the bf16 that the matmuls read.
  *
- * A dedicated warpgroup copies quantized values into shared memory and writes them to the stages in
- * the layout in which bulk copies would have written bf16. Each thread converts the chunks that it
- * copied, so that its warps wait only for the matmuls; halves of a plane rotate through three
- * buffers, two of which are in flight while the third is converted:
+ * The producer copies halves of a plane (64 keys) and the block's scales into shared memory, in
+ * bulk; a dedicated warpgroup writes them to the stages in the layout in which bulk copies would
+ * have written bf16:
  *
- *   copied ahead    K high, V low | V high  | K low of the next block | K high  | V low ...
- *   converted       K low         | K high  | V low                   | V high  | K low of the next block ...
+ *   pages -> staged: K low | K high | V low | ... -> converted, fence -> stages of K and V
  *
  * Scales stay outside (attention_quantized_cuda.cuh): those of keys that no row of the tile sees
- * are zero, so that their quantized values, which may be garbage, contribute nothing. Keys that do
- * not exist are zero-filled. */
+ * are zero, so that their quantized values, which may be garbage, contribute nothing. Keys that are
+ * not copied have the finite values of whatever the place contained.
+ *
+ * FP8 with has_powers: the bits of its f16 (a hardware conversion), placed in a bf16, are the value
+ * times 2^-112, never denormal. Instead of a multiplication of each value, Q is multiplied by 2^80,
+ * K's scales by 2^32 and V's by 2^112: powers of two change no rounding. V's scales must be below
+ * 2^15 and q below 2^47. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_QUANTIZED_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_QUANTIZED_CUH
 
@@ -23,171 +26,126 @@ static __device__ __forceinline__ uint32_t scales_at(const addresses &from, cons
     return from.scales + (ring.parity * STAGES + ring.stage) * teams<D, Page>::scale_bytes;
 }
 
-/* Zeros, and no access to memory, unless `valid`. */
-static __device__ __forceinline__ void copy_quantized(uint32_t to, const void *from, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(valid ? 16 : 0)
-                 : "memory");
-}
-static __device__ __forceinline__ void commit_quantized() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* Waits for the oldest half plane; two more stay in flight. */
-static __device__ __forceinline__ void wait_for_quantized() {
-    static_assert(HALVES == 3, "");
-    asm volatile("cp.async.wait_group 2;" ::: "memory");
+/* Byte offset of a key's scale in its plane: a lane's four of 16 keys (columns of two wgmma
+ * fragments) are neighbors. */
+static __device__ __forceinline__ uint32_t scale_place(uint32_t key) {
+    return key / 16 * 64 + key % 8 / 2 * 16 + key / 8 % 2 * 8 + key % 2 * 4;
 }
 
-/* Iterates over the key blocks of all tiles of this thread block, back to back. */
-template <int D, typename Mask> struct block_source {
-    claimed_tile work;
-    block_walk<D, Mask> walk;
-    uint32_t count = 0; /* of tiles entered */
-    bool may_claim;     /* arrival not signaled yet */
+/* Four FP8 values as bf16, in order, times 2^-112. */
+static __device__ __forceinline__ void fp8_to_small_bf16(uint32_t quantized, uint32_t &low,
+                                                         uint32_t &high) {
+    fp8_to_f16(quantized, low, high);
+    low = (low & 0x80008000u) | (low >> 3 & 0x0FFF0FFFu);
+    high = (high & 0x80008000u) | (high >> 3 & 0x0FFF0FFFu);
+}
 
-    /* Enters the next tile. False: not claimed yet (unless `waits`, which blocks), or there is
-     * none: then it has no tokens. */
-    __device__ __forceinline__ bool enter(const wgmma_args &args, control *shared, bool waits) {
-        const uint32_t full = at(&shared->tile_full[count % 2]);
-        if (waits)
-            barrier_wait(full, count / 2 & 1);
-        else if (!__all_sync(0xFFFFFFFFu, barrier_test(full, count / 2 & 1)))
-            return false;
-        work = shared->tiles[count++ % 2];
-        if (work.tile.tokens == 0)
-            return false;
-        may_claim = true;
-        walk.begin(args.call, work.tile);
-        return walk.next(args.call);
-    }
-    /* Advances to the next block. */
-    __device__ __forceinline__ bool next(const wgmma_args &args, control *shared) {
-        return walk.next(args.call) || enter(args, shared, false);
-    }
-};
-
-/* One converting thread's share of a block of keys: consecutive whole rows of quantized values. */
-template <int D, typename Mask, rp_dtype Page> struct quantized_block {
+/* One converting thread's share of a block of keys: chunks of 16 columns. */
+template <int D, typename Mask, rp_dtype Page> struct converter {
     static constexpr uint32_t keys = shape<D>::keys, chunks = D / 16, rows = CONVERTING / chunks;
     static constexpr uint32_t copies = keys / rows, half = copies / 2; /* of a thread and plane */
-    static constexpr uint32_t run = 32 / chunks; /* rows of a warp's copy, of one page */
-    static constexpr uint32_t scales = 2 * keys / CONVERTING; /* of a thread */
-    static_assert(half * HALVES * CONVERTING * 16 == teams<D, Page>::quantized_bytes,
-                  "room for halves");
-    const rp_attention_args &args;
-    const unsigned char *base; /* K's plane, page 0, the KV head */
-    /* place: shared memory address of the thread's first chunk of the half that is converted
-     * next */
-    uint32_t thread, place;
-    uint32_t first; /* the first of the three */
-    /* of the copy with the lane's number; bits of the warp's copies whose keys exist */
-    uint32_t page, wanted;
-    uint32_t key;
+    static constexpr uint32_t scales = 2 * keys / CONVERTING;          /* of a thread */
+    const addresses &places;
+    const bool has_powers;
+    uint32_t thread;
+    uint32_t from, to[2]; /* of the thread's first chunk: in a half, and its columns in a stage */
+    ring<HALVES> next;
+    uint32_t blocks = 0; /* converted */
     float scale[scales];
 
-    __device__ __forceinline__ quantized_block(const rp_attention_args &args, uint32_t quantized)
-        : args(args) {
+    /* Eight lanes read whole banks, and write rows of both parities: no bank conflicts. */
+    __device__ __forceinline__ converter(const addresses &places, bool has_powers)
+        : places(places), has_powers(has_powers) {
         thread = threadIdx.x % CONVERTING;
-        first = place = quantized + thread * 16;
+        const uint32_t lane = thread % 32, part = chunks == 8 ? lane / 4 % 2 : 0;
+        const uint32_t chunk = lane % 4 + part * 4;
+        const uint32_t row = thread / 32 * (32 / chunks) +
+                             (chunks == 8 ? (lane / 4 ^ lane / 8) % 2 + lane / 16 * 2 : lane / 4);
+        from = places.staged + row * D + chunk * 16;
+        for (uint32_t eight = 0; eight < 2; eight++)
+            to[eight] =
+                part * shape<D>::part_bytes + row * 128 + ((chunk % 4 * 2 + eight) ^ row % 8) * 16;
     }
-    static __device__ __forceinline__ uint32_t after(uint32_t place, uint32_t first) {
-        constexpr uint32_t bytes = half * CONVERTING * 16;
-        return place == first + (HALVES - 1) * bytes ? first : place + bytes;
-    }
-    /* Finds the pages of the source's block, and loads its scales. */
-    __device__ __forceinline__ void look_up(const block_source<D, Mask> &source, uint32_t group) {
-        const rp_kv_layout &kv = args.kv;
-        const prefill_tile &tile = source.work.tile;
-        const uint32_t shift = 31 - __clz(kv.page_tokens);
-        base = kv.base + (size_t)args.layer * 2 * kv.plane_stride +
-               (size_t)source.work.kv_head * kv.head_stride;
-        key = source.walk.key();
-        uint32_t position = key + threadIdx.x % copies * rows + thread / 32 * run;
-        const bool is_wanted = source.walk.is_needed(source.work, position, run, group);
-        page = is_wanted ? tile.pages[position >> shift] : 0;
-        wanted = __ballot_sync(0xFFFFFFFFu, is_wanted);
-        position = key + thread % keys;
-        bool is_seen = position >= tile.first_key && position < tile.key_end;
-        if constexpr (Mask::is_program) {
-            if (is_seen && source.walk.is_partial())
-                is_seen =
-                    Mask::any_sees(tile.position, tile.tokens, position,
-                                   source.work.kv_head * group, group, source.walk.params.value);
-        }
-        const unsigned char *from = base + kv.scales_at + (position & (kv.page_tokens - 1)) * 4;
-        if (is_seen)
-            from += (size_t)tile.pages[position >> shift] * kv.page_stride;
+    /* Converts the next half, which is the low or high half of a plane, into the stage. */
+    template <uint32_t Half, bool Powers>
+    __device__ __forceinline__ void convert_half(uint32_t stage) {
+        const uint32_t source = from + next.stage * teams<D, Page>::half_bytes;
+        uint32_t x[half][4];
+        barrier_wait(at(&places.shared->staged_full[next.stage]), next.parity);
 #pragma unroll
-        for (uint32_t i = 0; i < scales; i++) {
-            const uint32_t plane = (thread + i * CONVERTING) / keys;
-            scale[i] = is_seen ? __ldcg((const float *)(from + plane * kv.plane_stride)) : 0.0f;
-        }
-    }
-    /* Prefetches half a plane of the block that was looked up last. */
-    template <uint32_t Plane, uint32_t Half>
-    __device__ __forceinline__ void prefetch(uint32_t to) const {
-        const rp_kv_layout &kv = args.kv;
-        const unsigned char *from = base + Plane * kv.plane_stride + thread % chunks * 16;
-#pragma unroll
-        for (uint32_t i = 0; i < half; i++) {
-            const uint32_t index = Half * half + i;
-            const uint32_t row = key + index * rows + thread / chunks;
-            const size_t its_page = __shfl_sync(0xFFFFFFFFu, page, index);
-            copy_quantized(to + i * CONVERTING * 16,
-                           from + its_page * kv.page_stride + (row & (kv.page_tokens - 1)) * D,
-                           wanted >> index & 1);
-        }
-    }
-    /* Converts the oldest half to bf16 in a stage. Lanes of odd column parts begin with their
-     * second eight columns: no bank conflicts. */
-    template <uint32_t Half> __device__ __forceinline__ void convert(uint32_t to) const {
-        const uint32_t chunk = thread % chunks, part = chunk / 4, turned = part & 1;
-        to += part * shape<D>::part_bytes;
-        wait_for_quantized();
-#pragma unroll
-        for (uint32_t i = 0; i < half; i++) {
-            const uint32_t row = (Half * half + i) * rows + thread / chunks;
-            uint4 x;
+        for (uint32_t i = 0; i < half; i++)
             asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                         : "r"(place + i * CONVERTING * 16)
+                         : "=r"(x[i][0]), "=r"(x[i][1]), "=r"(x[i][2]), "=r"(x[i][3])
+                         : "r"(source + i * rows * D)
                          : "memory");
-            const uint32_t words[4] = {turned ? x.z : x.x, turned ? x.w : x.y, turned ? x.x : x.z,
-                                       turned ? x.y : x.w};
+#pragma unroll
+        for (uint32_t i = 0; i < half; i++)
 #pragma unroll
             for (uint32_t eight = 0; eight < 2; eight++) {
                 uint32_t out[4];
 #pragma unroll
-                for (uint32_t w = 0; w < 2; w++) /* bytes 0, 2, 1, 3: makes pairs neighbors */
-                    quantized_to_bf16<Page>(__byte_perm(words[eight * 2 + w], 0, 0x3120),
-                                            out[w * 2], out[w * 2 + 1]);
-                const uint32_t column = (chunk % 4 * 2 + (eight ^ turned)) ^ row % 8;
-                asm volatile(
-                    "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + row * 128 + column * 16),
-                    "r"(out[0]), "r"(out[1]), "r"(out[2]), "r"(out[3])
-                    : "memory");
+                for (uint32_t w = 0; w < 2; w++)
+                    if constexpr (Powers)
+                        fp8_to_small_bf16(x[i][eight * 2 + w], out[w * 2], out[w * 2 + 1]);
+                    else /* bytes 0, 2, 1, 3: makes pairs neighbors */
+                        quantized_to_bf16<Page>(__byte_perm(x[i][eight * 2 + w], 0, 0x3120),
+                                                out[w * 2], out[w * 2 + 1]);
+                asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
+                                 stage + to[eight] + (Half * half + i) * rows * 128),
+                             "r"(out[0]), "r"(out[1]), "r"(out[2]), "r"(out[3])
+                             : "memory");
             }
+        barrier_arrive(at(&places.shared->staged_empty[next.stage]));
+        next.next();
+    }
+    /* Both halves of a plane; full: the stage's barrier. */
+    __device__ __forceinline__ void convert(uint32_t stage, uint64_t *full) {
+        if (Page == RP_DTYPE_FP8_E4M3 && has_powers) {
+            convert_half<0, Page == RP_DTYPE_FP8_E4M3>(stage);
+            convert_half<1, Page == RP_DTYPE_FP8_E4M3>(stage);
+        } else {
+            convert_half<0, false>(stage);
+            convert_half<1, false>(stage);
         }
+        fence_async_proxy();
+        barrier_arrive(at(full));
     }
-    /* Issues the copy of the next half into the slot that was converted last. */
-    template <uint32_t Plane, uint32_t Half> __device__ __forceinline__ void follow(bool has_next) {
-        if (has_next)
-            prefetch<Plane, Half>(place);
-        commit_quantized();
-        place = after(place, first);
-    }
-    /* Prefetches the first three halves, when none is in flight. */
-    __device__ __forceinline__ void prefetch_first() {
-        follow<0, 0>(true);
-        follow<0, 1>(true);
-        follow<1, 0>(true);
+    /* Loads the scales of the next block, which arrive with its first half. */
+    __device__ __forceinline__ void load_scales(const claimed_tile &work,
+                                                const block_walk<D, Mask> &walk, uint32_t group) {
+        const prefill_tile &tile = work.tile;
+        const uint32_t position = walk.key() + thread % keys;
+        bool is_seen = position >= tile.first_key && position < tile.key_end;
+        if constexpr (Mask::is_program) {
+            if (is_seen && walk.is_partial())
+                is_seen = Mask::any_sees(tile.position, tile.tokens, position, work.kv_head * group,
+                                         group, walk.params.value);
+        }
+        barrier_wait(at(&places.shared->staged_full[next.stage]), next.parity);
+#pragma unroll
+        for (uint32_t i = 0; i < scales; i++) {
+            const uint32_t index = thread + i * CONVERTING;
+            asm volatile(
+                "ld.shared.f32 %0, [%1];"
+                : "=f"(scale[i])
+                : "r"(places.staged_scales + blocks % 2 * teams<D, Page>::scale_bytes + index * 4)
+                : "memory");
+            if (has_powers)
+                scale[i] *= index < keys ? K_POWER : V_POWER;
+            if (!is_seen)
+                scale[i] = 0.0f;
+        }
+        blocks++;
     }
     __device__ __forceinline__ void store_scales(uint32_t to) const {
 #pragma unroll
-        for (uint32_t i = 0; i < scales; i++)
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + (thread + i * CONVERTING) * 4),
+        for (uint32_t i = 0; i < scales; i++) {
+            const uint32_t index = thread + i * CONVERTING;
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + index / keys * keys * 4 +
+                                                         scale_place(index % keys)),
                          "f"(scale[i])
                          : "memory");
+        }
     }
 };
 
@@ -196,46 +154,26 @@ static __device__ __forceinline__ void feed_quantized(const wgmma_args &args, co
                                                       uint32_t group) {
     control *shared = to.shared;
     turn ring;
-    block_source<D, Mask> source;
-    quantized_block<D, Mask, Page> block(args.call.args, to.quantized);
-    bool more = false;
-    for (;;) {
-        if (!more) {
-            if (!source.enter(args, shared, true))
-                return;
-            block.look_up(source, group);
-            block.prefetch_first();
-        }
-        const uint32_t stage = ring.stage * shape<D>::block_bytes;
-        const uint32_t keys = to.kv[0] + stage, values = to.kv[1] + stage;
-        if (source.may_claim && source.walk.left < LEAD) {
-            source.may_claim = false;
-            if (block.thread == 0)
-                barrier_arrive(at(&shared->may_claim));
-        }
-        barrier_wait(at(&shared->empty[0][ring.stage]), ring.parity ^ 1);
-        if (Mask::is_program && block.thread == 0)
-            shared->blocks[ring.stage] = source.walk.entry;
-        block.store_scales(scales_at<D, Page>(to, ring));
-        block.template convert<0>(keys);
-        block.template follow<1, 1>(true);
-        block.template convert<1>(keys);
-        fence_async_proxy();
-        barrier_arrive(at(&shared->full[0][ring.stage]));
-        more = source.next(args, shared);
-        if (more)
-            block.look_up(source, group);
-        block.template follow<0, 0>(more);
-        barrier_wait(at(&shared->empty[1][ring.stage]), ring.parity ^ 1);
-        block.template convert<0>(values);
-        block.template follow<0, 1>(more);
-        block.template convert<1>(values);
-        fence_async_proxy();
-        barrier_arrive(at(&shared->full[1][ring.stage]));
-        block.template follow<1, 0>(more);
-        ring.next();
-        if (!more && source.work.tile.tokens == 0)
+    converter<D, Mask, Page> convert(to, args.has_powers);
+    for (uint32_t count = 0;; count++) {
+        barrier_wait(at(&shared->tile_full[count % TILES]), count / TILES & 1);
+        const claimed_tile work = shared->tiles[count % TILES];
+        if (work.tile.tokens == 0)
             return;
+        block_walk<D, Mask> walk;
+        walk.begin(args.call, work.tile);
+        while (walk.next(args.call)) {
+            const uint32_t stage = ring.stage * shape<D>::block_bytes;
+            convert.load_scales(work, walk, group);
+            barrier_wait(at(&shared->empty[0][ring.stage]), ring.parity ^ 1);
+            if (Mask::is_program && convert.thread == 0)
+                shared->blocks[ring.stage] = walk.entry;
+            convert.store_scales(scales_at<D, Page>(to, ring));
+            convert.convert(to.kv[0] + stage, &shared->full[0][ring.stage]);
+            barrier_wait(at(&shared->empty[1][ring.stage]), ring.parity ^ 1);
+            convert.convert(to.kv[1] + stage, &shared->full[1][ring.stage]);
+            ring.next();
+        }
     }
 }
 

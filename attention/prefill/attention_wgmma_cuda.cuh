@@ -65,6 +65,15 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
                  : "memory");
 }
 
+/* Contiguous bytes, a multiple of 16, aligned to 16. */
+static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, uint32_t bytes,
+                                                 uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
 /* --- matmuls of a warpgroup ---
  * Operands in shared memory are rows of 128 bytes with the 128-byte swizzle: 64 columns wide, eight
  * rows per group of 1024 bytes. */
@@ -78,6 +87,11 @@ static __device__ __forceinline__ uint64_t rows_descriptor(uint32_t at) {
 static __device__ __forceinline__ uint64_t columns_descriptor(uint32_t at, uint32_t stride) {
     return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)(stride >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* The same, `bytes` further. Addresses are below 2^18: no carry. */
+static __device__ __forceinline__ uint64_t moved(uint64_t descriptor, uint32_t bytes) {
+    return (descriptor & 0xFFFFFFFF00000000u) | ((uint32_t)descriptor + (bytes >> 4));
 }
 
 static __device__ __forceinline__ void wgmma_begin() {

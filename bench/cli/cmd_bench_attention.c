@@ -16,7 +16,7 @@
 
 struct attention_options {
     const char *batches, *lengths, *mask, *dump;
-    uint32_t kind, device, dtype, numerics, threads, cold_mb, page, window;
+    uint32_t kind, device, dtype, pages, numerics, threads, cold_mb, page, window;
     uint32_t heads, kv_heads, head_dim;
     double seconds, case_seconds, soft_cap;
     bool json, no_dependent_launch;
@@ -47,6 +47,8 @@ static const struct rp_flag attention_flags[] = {
      "default values"},
     {"dtype", RP_FLAG_CHOICE, AT(dtype), "bfloat16|float32", 0, 0, "bfloat16",
      "type of KV pages and output"},
+    {"page-dtype", RP_FLAG_CHOICE, AT(pages), "auto|int8|fp8", 0, 0, "auto",
+     "type of KV pages alone; auto: --dtype"},
     {"device", RP_FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, "auto", "where to run"},
     {"seconds", RP_FLAG_REAL, AT(seconds), "S", 1, 3600, "28",
      "approximate time limit; shapes that do not fit are skipped"},
@@ -82,6 +84,8 @@ static void show_progress(void *ctx, const struct rp_attention_shape *shape) {
     fprintf(stderr, "\r\033[K%s, %u x %u", shape->prompt ? "prefill" : "decode", shape->batch,
             shape->length);
 }
+
+static const char *const page_types[] = {"auto", "int8", "fp8"};
 
 static double share(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 
@@ -123,6 +127,7 @@ static void print_json(const struct attention_options *options,
     rp_json_string(&json, "bench", "attention");
     rp_json_string(&json, "device", result->device);
     rp_json_string(&json, "dtype", options->dtype ? "float32" : "bfloat16");
+    rp_json_string(&json, "page_dtype", page_types[options->pages]);
     rp_json_double(&json, "read_bandwidth_gb_per_second", result->read_bandwidth * 1e-9);
     rp_json_double(&json, "product_tflops", result->gemm_flops * 1e-12);
     rp_json_double(&json, "seconds", result->seconds);
@@ -192,6 +197,8 @@ static int list_shapes(const struct attention_options *options, struct rp_attent
         return rp_error_set(err, RP_STATUS_INVALID,
                             "--heads: %u is not a multiple of --kv-heads %u", options->heads,
                             options->kv_heads);
+    if (options->pages && *options->dump)
+        return rp_error_set(err, RP_STATUS_INVALID, "--dump: not with --page-dtype");
     if (options->page & (options->page - 1))
         return rp_error_set(err, RP_STATUS_INVALID, "--page: %u is not a power of two",
                             options->page);
@@ -281,6 +288,7 @@ static int run(const struct attention_options *options, struct rp_bench_attentio
 int rp_cmd_bench_attention(int argc, char **argv) {
     static struct rp_bench_attention_result result; /* large */
     static struct rp_attention_shape shapes[RP_BENCH_ATTENTION_MAX];
+    static const enum rp_dtype pages[] = {RP_DTYPE_F32, RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
     const char *positionals[RP_POSITIONALS_MAX];
     struct attention_options options = {0};
     struct rp_error err = {0};
@@ -290,6 +298,7 @@ int rp_cmd_bench_attention(int argc, char **argv) {
     struct rp_bench_attention_config config = {
         .threads = options.threads,
         .dtype = options.dtype ? RP_DTYPE_F32 : RP_DTYPE_BF16,
+        .quantized = pages[options.pages],
         .shapes = shapes,
         .cold_bytes = (uint64_t)options.cold_mb << 20,
         .case_seconds = options.case_seconds,

@@ -11,12 +11,23 @@ static const enum rp_dtype types[] = {RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
 
 static void prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(void **state) {
     static const struct fixture_shape shapes[] = {
-        {4, 4, 64, 16, 0, F32, F32, 333},     {4, 2, 64, 32, 33, F32, BF16, 333},
-        {4, 1, 128, 64, 0, F32, F32, 333},    {7, 1, 128, 16, 0, F32, BF16, 333},
-        {8, 1, 128, 128, 100, F32, F32, 333}, {8, 2, 96, 64, 1, F32, F32, 200},
-        {3, 3, 96, 32, 0, F32, BF16, 333},    {14, 2, 64, 64, 129, F32, F32, 333},
-        {4, 2, 256, 64, 0, F32, F32, 333},    {2, 1, 256, 16, 65, F32, BF16, 333},
-        {4, 2, 128, 4, 0, F32, F32, 150},     {2, 1, 64, 1, 50, F32, F32, 100},
+        {4, 4, 64, 16, 0, F32, F32, 333},
+        {4, 2, 64, 32, 33, F32, BF16, 333},
+        {4, 1, 128, 64, 0, F32, F32, 333},
+        {7, 1, 128, 16, 0, F32, BF16, 333},
+        {8, 1, 128, 128, 100, F32, F32, 333},
+        {8, 2, 96, 64, 1, F32, F32, 200},
+        {3, 3, 96, 32, 0, F32, BF16, 333},
+        {14, 2, 64, 64, 129, F32, F32, 333},
+        {4, 2, 256, 64, 0, F32, F32, 333},
+        {2, 1, 256, 16, 65, F32, BF16, 333},
+        {4, 2, 128, 4, 0, F32, F32, 150},
+        {2, 1, 64, 1, 50, F32, F32, 100},
+        /* the most copies of a block, and pages of more keys than one copy */
+        {8, 2, 128, 8, 0, F32, BF16, 333},
+        {6, 2, 64, 8, 77, F32, F32, 333},
+        {4, 1, 128, 256, 70, F32, BF16, 333},
+        {5, 1, 64, 256, 0, F32, F32, 333},
     };
     for (size_t i = 0; i < RP_ARRAY_COUNT(types); i++)
         fixture_check_prompts(*state, shapes, RP_ARRAY_COUNT(shapes), types[i]);
@@ -46,6 +57,31 @@ static void a_prompt_has_the_same_bits_in_every_chunk(void **state) {
         fixture_keep_prompt(*state, rp_attention_prefill_cuda_run, 1, length);
         fixture_check_chunks(*state, rp_attention_prefill_cuda_run, length, chunks,
                              rp_gpu_is_tiny() ? 1 : RP_ARRAY_COUNT(chunks));
+    }
+}
+
+/* Rings of stages, halves, scales and tiles come around; tiles of one block of keys, which begin
+ * while the tile before the last one is being stored; every way of loading and converting. */
+static void many_tiles_a_block_and_every_variant_give_the_same_bits(void **state) {
+    static const struct fixture_shape shapes[] = {{8, 2, 128, 64, 0, F32, BF16, 500},
+                                                  {8, 2, 128, 16, 33, F32, F32, 500},
+                                                  {8, 1, 64, 64, 0, F32, BF16, 500}};
+    static const char *const variants[] = {"0", "1", "2", "3"};
+    struct fixture *f = *state;
+    const uint32_t length = rp_gpu_is_tiny() ? 160 : 500;
+    for (size_t i = 0; i < 2 * RP_ARRAY_COUNT(shapes); i++) {
+        struct fixture_shape shape = shapes[i / 2];
+        shape.kv = types[i % 2];
+        fixture_open(f, &shape);
+        fixture_keep_prompt(f, rp_attention_prefill_cuda_run, 1, length);
+        for (size_t v = 0; v < RP_ARRAY_COUNT(variants); v++)
+            for (uint32_t blocks = 1; blocks <= 3; blocks += 2) {
+                setenv("RP_PREFILL_VARIANT", variants[v], 1);
+                f->call.config.limits.sm_count = blocks;
+                fixture_run(f, rp_attention_prefill_cuda_run, 0);
+                fixture_check_bits(f, variants[v]);
+            }
+        unsetenv("RP_PREFILL_VARIANT");
     }
 }
 
@@ -113,6 +149,7 @@ RP_GPU_TEST_MAIN(NULL, NULL,
                  FIXTURE_TEST(prompt_rows_are_the_formula_for_all_shapes_pages_and_windows),
                  FIXTURE_TEST(sinks_join_the_softmax_of_their_head),
                  FIXTURE_TEST(a_prompt_has_the_same_bits_in_every_chunk),
+                 FIXTURE_TEST(many_tiles_a_block_and_every_variant_give_the_same_bits),
                  FIXTURE_TEST(a_mixed_step_on_any_grid_keeps_the_bits_of_its_prompts),
                  FIXTURE_TEST(a_nan_in_a_key_that_is_seen_stays_visible),
                  FIXTURE_TEST(any_shape_is_the_formula_in_f32))

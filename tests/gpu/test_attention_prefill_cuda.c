@@ -14,6 +14,7 @@ static void test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(vo
         {8, 1, 128, 128, 100, BF16, BF16, 333}, {8, 2, 96, 64, 1, BF16, F32, 200},
         {3, 3, 96, 32, 0, BF16, BF16, 333},     {14, 2, 64, 64, 129, BF16, F32, 333},
         {4, 2, 256, 64, 0, BF16, F32, 333},     {2, 1, 256, 16, 65, BF16, BF16, 333},
+        {8, 2, 128, 8, 40, BF16, BF16, 333},    {4, 1, 64, 256, 0, BF16, F32, 333},
     };
     fixture_check_prompts(*state, shapes, RP_ARRAY_COUNT(shapes), BF16);
 }
@@ -57,21 +58,25 @@ static void test_a_prompt_has_the_same_bits_in_every_chunk(void **state) {
     }
 }
 
-/* Blocks with several tiles: buffers of q are reused. */
+/* Blocks with several tiles, of one block of keys too: buffers of q and tiles are reused. */
 static void test_few_blocks_with_many_tiles_give_the_same_bits(void **state) {
-    static const struct fixture_shape shapes[] = {{4, 2, 64, 64, 0, BF16, BF16, 300},
-                                                  {4, 2, 128, 32, 0, BF16, F32, 300},
-                                                  {4, 2, 128, 64, 90, BF16, BF16, 300},
-                                                  {4, 2, 256, 64, 0, BF16, F32, 300}};
+    static const struct fixture_shape shapes[] = {
+        {4, 2, 64, 64, 0, BF16, BF16, 300},   {4, 2, 128, 32, 0, BF16, F32, 300},
+        {4, 2, 128, 64, 90, BF16, BF16, 300}, {4, 2, 256, 64, 0, BF16, F32, 300},
+        {8, 1, 128, 64, 20, BF16, BF16, 300}, {8, 1, 256, 64, 20, BF16, BF16, 300}};
+    static const char *const variants[] = {"0", "1", "2"};
     struct fixture *f = *state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         fixture_open(f, &shapes[i]);
         fixture_keep_prompt(f, rp_attention_prefill_cuda_run, 1, 300);
-        for (uint32_t blocks = 1; blocks <= 3; blocks += 2) {
-            f->call.config.limits.sm_count = blocks;
-            fixture_run(f, rp_attention_prefill_cuda_run, 0);
-            fixture_check_bits(f, "few blocks");
-        }
+        for (size_t v = 0; v < RP_ARRAY_COUNT(variants); v++)
+            for (uint32_t blocks = 1; blocks <= 3; blocks += 2) {
+                setenv("RP_PREFILL_VARIANT", variants[v], 1);
+                f->call.config.limits.sm_count = blocks;
+                fixture_run(f, rp_attention_prefill_cuda_run, 0);
+                fixture_check_bits(f, "few blocks");
+            }
+        unsetenv("RP_PREFILL_VARIANT");
     }
 }
 
