@@ -7,6 +7,7 @@
  *
  *   group of at most 256 columns:  a warp is a team, eight of them in a block
  *   otherwise:                     a block is a team
+ *   many rows of one group:        norm_stream_cuda.cu, where nothing is added
  *   about 4,096 columns:           few rows: a cluster of blocks is a team, as one multiprocessor reads
  *                                  partials too slowly; many rows: smaller blocks, whose threads each do
  *                                  the work of several, so that blocks overlap better
@@ -16,7 +17,9 @@
  * norm_long_kernel, whose sums have the same order. */
 #include "device/ops_cuda.h"
 
+#include "device/cuda_sm_count.h"
 #include "device/cuda_vector.cuh"
+#include "device/norm_stream_cuda.h"
 #include "device/norm_team.cuh"
 #include "device/ops_math.cuh"
 
@@ -313,6 +316,8 @@ static int start(const norm_args &args, bool vector, cudaStream_t stream) {
 int rp_norm_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_norm_cuda *from = (const rp_norm_cuda *)args_void;
     norm_args args = {};
+    if (rp_norm_stream_takes(from) && !rp_cuda_norm_old())
+        return rp_norm_stream_run(from, stream);
     args.rows = from->rows;
     args.in = from->in;
     args.out = from->out;

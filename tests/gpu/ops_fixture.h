@@ -63,7 +63,7 @@ static void twin_upload(struct twin *t) {
 }
 
 /* The GPU's bytes into the host's copy. */
-static void twin_download(struct twin *t) {
+static inline void twin_download(struct twin *t) {
     rp_gpu_download(t->host_base, t->device_base, t->bytes);
 }
 
@@ -94,7 +94,7 @@ static void assert_row_near(const float *a, const float *b, uint32_t n, enum rp_
 }
 
 /* The GPU's live rows against the host's; everything else must be unchanged, as on the host. */
-static void assert_equal_twin(const struct twin *t, uint32_t live, bool exact) {
+static inline void assert_equal_twin(const struct twin *t, uint32_t live, bool exact) {
     size_t size = rp_dtype_bytes(t->host.dtype), count = t->bytes / size, stride = t->host.stride;
     size_t first = (size_t)((unsigned char *)t->host.data - t->host_base) / size;
     unsigned char *seen = make_host(t->bytes);
@@ -160,8 +160,8 @@ static void end_case(void) {
 }
 
 /* Sums of partials into the live rows of `to`, on the host. */
-static void sum_partials(const struct twin *parts, uint32_t count, const struct twin *bias,
-                         struct twin *to) {
+static inline void sum_partials(const struct twin *parts, uint32_t count, const struct twin *bias,
+                                struct twin *to) {
     size_t stride = parts->host.stride;
     for (uint32_t r = 0; r < LIVE_ROWS; r++)
         for (uint32_t c = 0; c < to->cols; c++) {
@@ -174,8 +174,8 @@ static void sum_partials(const struct twin *parts, uint32_t count, const struct 
     twin_upload(to);
 }
 
-static struct rp_cuda_partials partials_of(const struct twin *parts, uint32_t count,
-                                           const struct twin *bias) {
+static inline struct rp_cuda_partials partials_of(const struct twin *parts, uint32_t count,
+                                                  const struct twin *bias) {
     return (struct rp_cuda_partials){.data = parts->device.data,
                                      .bias = bias ? bias->device.data : NULL,
                                      .count = count,

@@ -333,33 +333,65 @@ static void post_on_gpu(const struct post *post, float *values, unsigned char *p
     check_cuda(rp_kv_write_cuda_run(&write, NULL));
 }
 
+/* The fused kernel against the separate ones; the step's rows are set. */
+static void check_bits(struct fixture *f, uint32_t segments, bool norm, uint32_t rotary_dim,
+                       uint32_t padding) {
+    struct post post;
+    open_post(f, &post, segments, norm, rotary_dim, padding);
+    float *values = rp_gpu_upload(post.values, post.bytes);
+    unsigned char *pages = rp_gpu_poisoned(f->pages_bytes);
+    check_cuda(rp_qkv_post_cuda_run(&post.gpu, NULL));
+    post_on_gpu(&post, values, pages);
+    rp_gpu_download(f->host.kv.base, pages, f->pages_bytes);
+    check_pages(f, true);
+    rp_gpu_download(post.values, values, post.bytes);
+    float *got = rp_alloc(post.bytes);
+    assert_non_null(got);
+    rp_gpu_download(got, post.gpu.qkv.data, post.bytes);
+    for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
+        if (f->step.host.token_rows[t] != RP_ROW_NONE)
+            assert_memory_equal(got + (size_t)t * post.columns,
+                                post.values + (size_t)t * post.columns,
+                                (size_t)post.gpu.heads * post.gpu.head_dim * 4);
+    rp_free(got);
+    close_post(&post);
+}
+
 static void test_the_fused_kernel_has_the_bits_of_the_separate_ones(void **state) {
     struct fixture *f = *state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++)
         for (uint32_t kind = 0; kind < 8; kind++) {
-            struct post post;
             fixture_open(f, &shapes[i]);
             add_rows(f);
-            open_post(f, &post, kind / 2 % 2 * 3, kind % 2 == 1,
-                      i % 2 == 0 ? shapes[i].head_dim : shapes[i].head_dim / 4 * 2,
-                      kind < 4 ? 7 : 300);
-            float *values = rp_gpu_upload(post.values, post.bytes);
-            unsigned char *pages = rp_gpu_poisoned(f->pages_bytes);
-            check_cuda(rp_qkv_post_cuda_run(&post.gpu, NULL));
-            post_on_gpu(&post, values, pages);
-            rp_gpu_download(f->host.kv.base, pages, f->pages_bytes);
-            check_pages(f, true);
-            rp_gpu_download(post.values, values, post.bytes);
-            float *got = rp_alloc(post.bytes);
-            assert_non_null(got);
-            rp_gpu_download(got, post.gpu.qkv.data, post.bytes);
-            for (uint32_t t = 0; t < f->step.host.counts->token_count; t++)
-                if (f->step.host.token_rows[t] != RP_ROW_NONE)
-                    assert_memory_equal(got + (size_t)t * post.columns,
-                                        post.values + (size_t)t * post.columns,
-                                        (size_t)post.gpu.heads * post.gpu.head_dim * 4);
-            rp_free(got);
-            close_post(&post);
+            check_bits(f, kind / 2 % 2 * 3, kind % 2 == 1,
+                       i % 2 == 0 ? shapes[i].head_dim : shapes[i].head_dim / 4 * 2,
+                       kind < 4 ? 7 : 300);
+        }
+}
+
+/* More tokens than the GPU computes at a time: two prompts, a finished row and a decode row between
+ * them, and padding. */
+static void test_the_fused_kernel_has_the_same_bits_for_many_tokens(void **state) {
+    static const struct fixture_shape many[] = {
+        {32, 8, 128, 64, 0, BF16, F32, 520}, {32, 8, 128, 64, 0, FP8, F32, 520},
+        {30, 5, 64, 16, 0, INT8, F32, 520},  {40, 3, 96, 16, 0, BF16, F32, 520},
+        {33, 7, 40, 16, 0, F32, F32, 520},
+    };
+    struct fixture *f = *state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(many); i++)
+        for (uint32_t kind = 0; kind < 4; kind++) {
+            fixture_open(f, &many[i]);
+            fixture_begin(f);
+            fixture_slot(f, 3)[RP_SLOT_FINISHED] = 1;
+            fixture_add_row(f, 1, 3, 511, 0);
+            fixture_add_row(f, 3, 0, 2, 0);
+            fixture_add_row(f, 0, 131, 1, RP_ROW_DECODE);
+            fixture_add_row(f, 2, 62, 401 + kind, RP_ROW_SAMPLE);
+            fixture_add_padding(f, 5);
+            memset(f->host.kv.base, 0xFF, f->pages_bytes);
+            rp_gpu_step_upload(&f->step);
+            check_bits(f, 0, kind % 2 == 1,
+                       kind / 2 == 0 ? many[i].head_dim : many[i].head_dim / 16 * 8, 9 * kind);
         }
 }
 
@@ -368,4 +400,5 @@ static void test_the_fused_kernel_has_the_bits_of_the_separate_ones(void **state
 RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is),
                  TEST(test_rows_of_extreme_values_have_the_quantized_values_of_the_cpu),
                  TEST(test_the_fused_kernel_is_norm_rope_and_kv_write),
-                 TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones))
+                 TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones),
+                 TEST(test_the_fused_kernel_has_the_same_bits_for_many_tokens))
