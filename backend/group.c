@@ -174,6 +174,17 @@ static int group_matrix_prepare(struct rp_device *group, struct rp_matrix *matri
     return group->member->matrix_prepare(rp_group_rank(group, rank), matrix, err);
 }
 
+static int group_matrix_quantize(struct rp_device *group, const struct rp_matrix *values,
+                                 uint32_t col, struct rp_matrix *matrix, struct rp_error *err) {
+    uint32_t rank = rp_group_matrix_rank(group, matrix);
+    return group->member->matrix_quantize(group->ranks[rank], values, col, matrix, err);
+}
+
+static void group_matrices_end(struct rp_device *group) {
+    for (uint32_t rank = 0; rank < group->count; rank++)
+        group->member->matrices_end(group->ranks[rank]);
+}
+
 static int group_matrix_random(struct rp_device *group, struct rp_matrix *matrix, uint64_t seed,
                                float scale, struct rp_error *err) {
     uint32_t rank = rp_group_matrix_rank(group, matrix);
@@ -294,6 +305,8 @@ int rp_group_open(const struct rp_backend *member, const struct rp_device_config
     group->table = functions;
     group->table.name = member->name;
     group->table.read = member->read ? group_read : NULL;
+    group->table.matrix_quantize = member->matrix_quantize ? group_matrix_quantize : NULL;
+    group->table.matrices_end = member->matrices_end ? group_matrices_end : NULL;
     while (group->count < config->ranks && status == RP_OK) {
         struct rp_device_config each = *config;
         each.ordinal += config->ranks_share_device ? 0 : group->count;

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define RP_BACKEND_ABI 12
+#define RP_BACKEND_ABI 13
 
 struct rp_graph; /* a captured list of launches with fixed arguments */
 struct rp_kv_layout;
@@ -147,9 +147,17 @@ struct rp_backend {
 
     /* Repacks *matrix (row-major, host memory) for this device; takes over its data. */
     int (*matrix_prepare)(struct rp_device *device, struct rp_matrix *matrix, struct rp_error *err);
-    /* The same for a matrix of which only the shape is known: random values, uniform in +-scale,
-     * the same for the same seed (benchmarks). Of 8 bits (with scales per channel): what bf16 would
-     * hold, quantized as quant/rounding/quantize.h does it. */
+    /* NULL: the host quantizes. Or: makes *matrix (INT8 or FP8, a scale per channel; data and
+     * scales NULL) on the device, of `values` (its rows, F32, F16 or BF16, row-major, host memory,
+     * the caller's): columns [col, col + matrix->cols) of each row, with the scale of the whole row
+     * and the bits of rp_quantize_row. FORMAT: a row holds a NaN or an infinity. */
+    int (*matrix_quantize)(struct rp_device *device, const struct rp_matrix *values, uint32_t col,
+                           struct rp_matrix *matrix, struct rp_error *err);
+    /* NULL, or: frees what the two above keep for the next matrix. */
+    void (*matrices_end)(struct rp_device *device);
+    /* matrix_prepare for a matrix of which only the shape is known: random values, uniform in
+     * +-scale, the same for the same seed (benchmarks). Of 8 bits (with scales per channel): what
+     * bf16 would hold, quantized as quant/rounding/quantize.h does it. */
     int (*matrix_random)(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
                          float scale, struct rp_error *err);
     void (*matrix_release)(struct rp_device *device, struct rp_matrix *matrix);

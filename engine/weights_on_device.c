@@ -2,6 +2,8 @@
 
 #include "model/model.h"
 
+#include <stdlib.h>
+
 /* Uniform with a standard deviation of 0.02, as in rp_model_random. */
 #define RANDOM_SCALE 0.0346f
 
@@ -36,22 +38,50 @@ static int prepare_matrix(const struct preparation *p, struct rp_matrix *matrix,
                : p->backend->matrix_random(p->device, matrix, *p->prepared + 1, RANDOM_SCALE, err);
 }
 
+static void weight_done(const struct preparation *p, const struct rp_weight *weight) {
+    ++*p->prepared;
+    bool last = weight->role == RP_WEIGHT_DOWN || weight->role == RP_WEIGHT_EXPERT_DOWN;
+    if (last && p->progress)
+        p->progress(p->progress_ctx, "weights", weight->layer + 1u, p->model->config.layers + 1);
+}
+
 static int prepare_weight(void *ctx, struct rp_weight *weight, struct rp_error *err) {
     const struct preparation *p = ctx;
-    uint32_t layers = p->model->config.layers;
     int status = rp_weight_divide(p->model, weight, err);
     struct rp_matrix *matrices = weight->shards ? weight->shards : &weight->matrix;
     uint32_t count = weight->shards ? p->model->ranks : 1;
     bool prepares = is_prepared(p->model, p->separate_memory, weight);
     for (uint32_t i = 0; i < count && prepares && status == RP_OK; i++)
         status = prepare_matrix(p, &matrices[i], err);
+    if (status == RP_OK)
+        weight_done(p, weight);
+    return status;
+}
+
+static int quantize_shard(const struct preparation *p, const struct rp_weight *weight,
+                          uint32_t rank, const struct rp_matrix *values, struct rp_error *err) {
+    struct rp_matrix part;
+    uint32_t col;
+    int status = rp_weight_divide_values(p->model, weight, rank, values, &part, &col, err);
     if (status != RP_OK)
         return status;
-    ++*p->prepared;
-    bool last = weight->role == RP_WEIGHT_DOWN || weight->role == RP_WEIGHT_EXPERT_DOWN;
-    if (last && p->progress)
-        p->progress(p->progress_ctx, "weights", weight->layer + 1u, layers + 1);
-    return RP_OK;
+    status = p->backend->matrix_quantize(p->device, &part, col, &weight->shards[rank], err);
+    if (part.data != values->data)
+        rp_matrix_deinit(&part);
+    return status;
+}
+
+static int quantize_weight(void *ctx, struct rp_weight *weight, const struct rp_matrix *values,
+                           struct rp_error *err) {
+    const struct preparation *p = ctx;
+    int status = RP_OK;
+    if (!weight->shards)
+        status = p->backend->matrix_quantize(p->device, values, 0, &weight->matrix, err);
+    for (uint32_t rank = 0; weight->shards && rank < p->model->ranks && status == RP_OK; rank++)
+        status = quantize_shard(p, weight, rank, values, err);
+    if (status == RP_OK)
+        weight_done(p, weight);
+    return status;
 }
 
 int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *device,
@@ -64,13 +94,20 @@ int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *devic
     int status = RP_OK;
     *prepared = 0;
     if (model->source) {
-        struct rp_weight_consumer consumer = {prepare_weight, NULL, &p, RP_MODEL_STREAM_BYTES, 0};
+        struct rp_weight_consumer consumer = {
+            .consume = prepare_weight,
+            .ctx = &p,
+            .window_bytes = RP_MODEL_STREAM_BYTES,
+            .quantize =
+                backend->matrix_quantize && !getenv("RP_LOAD_HOST") ? quantize_weight : NULL};
         status = rp_model_stream(model, &consumer, err);
     } else {
         for (uint32_t i = 0; i < model->weights.count && status == RP_OK; i++)
             if (rp_weight_is_matrix(&model->weights.entries[i]))
                 status = prepare_weight(&p, &model->weights.entries[i], err);
     }
+    if (backend->matrices_end)
+        backend->matrices_end(device);
     if (status == RP_OK && progress)
         progress(progress_ctx, "weights", model->config.layers + 1, model->config.layers + 1);
     return status;

@@ -354,6 +354,12 @@ int rp_model_shard(struct rp_model *model, uint32_t ranks, struct rp_error *err)
  * matrices that are divided already. */
 int rp_weight_divide(const struct rp_model *model, struct rp_weight *weight,
                      struct rp_error *err) RP_MUST_USE;
+/* The rows of `values`, the whole matrix's, that the rank's shard is quantized of, and the first of
+ * its columns: a scale is that of the whole row. *out borrows the data where it has all rows, else
+ * the caller releases it. */
+int rp_weight_divide_values(const struct rp_model *model, const struct rp_weight *weight,
+                            uint32_t rank, const struct rp_matrix *values, struct rp_matrix *out,
+                            uint32_t *out_col, struct rp_error *err) RP_MUST_USE;
 /* Query heads of a rank, KV heads of a rank (a KV head is replicated where there are fewer than
  * ranks), columns of a rank between gate_up and down, and rows of a rank's head and embedding
  * (equal on all ranks: the last ones have rows of zeros past the vocabulary). */
@@ -431,6 +437,12 @@ struct rp_weight_consumer {
     void *ctx;
     uint64_t window_bytes; /* RP_MODEL_STREAM_BYTES; UINT64_MAX: all matrices stay */
     uint64_t peak_bytes;   /* out: peak bytes in flight */
+    /* NULL: matrices that the model quantizes at load are quantized while they are read. Or: takes
+     * the place of consume for those of 8 bits whose rule is plain (rp_weight_late_dtype). values
+     * (F32, F16 or BF16; the matrix's rows and columns) is the stream's, and weight->matrix has no
+     * data yet. FORMAT: a value is not finite; the stream finds it and names its tensor. */
+    int (*quantize)(void *ctx, struct rp_weight *weight, const struct rp_matrix *values,
+                    struct rp_error *err);
 };
 
 /* Reads all matrices of an opened model with up to eight threads while the caller consumes them.

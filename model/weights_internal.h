@@ -104,6 +104,18 @@ struct rp_safetensor;
 int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_model_config *config,
                         const struct rp_weight_part *part, uint32_t row, uint32_t rows,
                         unsigned char *staging, struct rp_error *err) RP_MUST_USE;
+/* The type of values in which rp_weight_consumer.quantize gets the part: the file's.
+ * RP_DTYPE_BLOCKS: it does not; the host makes what the model has of it: 16 and 32 bits, 4 bits,
+ * what is quantized in the file, narrow FP8 rows (whose scale is searched for, in double), tensors
+ * with columns first. */
+enum rp_dtype rp_weight_late_dtype(const struct rp_safetensors *files,
+                                   const struct rp_weight_part *part);
+/* FORMAT, with the first of the rows [row, row + rows) of the part's tensor that
+ * rp_weight_read_rows would have refused to quantize; they were read to the part's matrix as
+ * values. made: what they become. */
+int rp_weight_check_rows(const struct rp_safetensors *files, const struct rp_weight_part *part,
+                         uint32_t row, uint32_t rows, const struct rp_matrix *made,
+                         struct rp_error *err) RP_MUST_USE;
 /* Reads a vector part. NaN and infinities are FORMAT: one would spoil every token. */
 int rp_weight_read_vector(const struct rp_safetensors *files, const struct rp_weight_part *part,
                           unsigned char *staging, struct rp_error *err) RP_MUST_USE;

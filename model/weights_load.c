@@ -330,7 +330,8 @@ int rp_model_load_quantized(const char *dir, enum rp_dtype dtype,
                             const struct rp_model_quantization *quantization, uint32_t max_position,
                             void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes),
                             void *ctx, struct rp_model *out_model, struct rp_error *err) {
-    struct rp_weight_consumer all = {keep, progress, ctx, UINT64_MAX, 0};
+    struct rp_weight_consumer all = {
+        .consume = keep, .progress = progress, .ctx = ctx, .window_bytes = UINT64_MAX};
     int status = rp_model_open(dir, dtype, quantization, max_position, out_model, err);
     if (status != RP_OK)
         return status;

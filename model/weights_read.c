@@ -12,6 +12,12 @@ static uint32_t element_bytes(const struct rp_safetensor *tensor) {
     return tensor->type == RP_SAFETENSOR_F32 ? 4 : 2;
 }
 
+static enum rp_dtype dtype_of(const struct rp_safetensor *tensor) {
+    return tensor->type == RP_SAFETENSOR_F32   ? RP_DTYPE_F32
+           : tensor->type == RP_SAFETENSOR_F16 ? RP_DTYPE_F16
+                                               : RP_DTYPE_BF16;
+}
+
 static float element(const unsigned char *bytes, size_t i, enum rp_safetensor_type type) {
     uint16_t half;
     float value;
@@ -39,8 +45,7 @@ static int read_values(const struct rp_safetensors *files, const struct rp_safet
                        size_t first, size_t count, unsigned char *out, enum rp_dtype out_dtype,
                        unsigned char *staging, struct rp_error *err) {
     size_t size = element_bytes(tensor);
-    if ((tensor->type == RP_SAFETENSOR_F32 && out_dtype == RP_DTYPE_F32) ||
-        (tensor->type == RP_SAFETENSOR_BF16 && out_dtype == RP_DTYPE_BF16))
+    if (dtype_of(tensor) == out_dtype)
         return rp_safetensors_read(files, tensor, first * size, out, count * size, err);
     size_t piece = RP_WEIGHT_STAGING_BYTES / size;
     for (size_t at = 0; at < count; at += piece) {
@@ -91,6 +96,15 @@ static const char *type_name(const struct rp_matrix *matrix) {
     return type == RP_BLOCK_NVFP4 ? "nvfp4" : type == RP_BLOCK_MXFP4 ? "mxfp4" : "int4";
 }
 
+static int refuse_row(const struct rp_safetensors *files, const struct rp_weight_part *part,
+                      size_t row, const struct rp_matrix *made, struct rp_error *err) {
+    return rp_error_set(
+        err, RP_STATUS_FORMAT,
+        "%s: tensor %s: row %zu holds a NaN, an infinity or a weight too large for %s",
+        rp_safetensors_file(files, rp_safetensors_find(files, part->name)), part->name, row,
+        type_name(made));
+}
+
 /* Whole rows through the staging buffer, quantized from there to rows of the matrix from `to`
  * on; f16 by way of f32. */
 static int quantize_rows(const struct rp_safetensors *files, const struct rp_safetensor *tensor,
@@ -114,10 +128,7 @@ static int quantize_rows(const struct rp_safetensors *files, const struct rp_saf
         for (size_t i = 0; i < rows && status == RP_OK; i++)
             if (!store_row(matrix, staging + i * row_bytes, tensor->type, to + (row - first) + i,
                            values))
-                status = rp_error_set(
-                    err, RP_STATUS_FORMAT,
-                    "%s: tensor %s: row %zu holds a NaN, an infinity or a weight too large for %s",
-                    rp_safetensors_file(files, tensor), part->name, row + i, type_name(matrix));
+                status = refuse_row(files, part, row + i, matrix, err);
     }
     rp_free(values);
     return status;
@@ -277,6 +288,37 @@ int rp_weight_read_rows(const struct rp_safetensors *files, const struct rp_mode
         status = read_rows(files, part, i, 1, part->row_begin + rp_row_order_place(&part->order, i),
                            staging, err);
     return status;
+}
+
+enum rp_dtype rp_weight_late_dtype(const struct rp_safetensors *files,
+                                   const struct rp_weight_part *part) {
+    const struct rp_matrix *made = &part->weight->matrix;
+    const struct rp_safetensor *tensor = rp_safetensors_find(files, part->name);
+    bool is_searched = made->dtype == RP_DTYPE_FP8_E4M3 && made->cols <= RP_QUANT_SEARCH_COLS;
+    bool is_late = rp_dtype_bytes(made->dtype) == 1 && made->scale_kind == RP_SCALE_CHANNEL &&
+                   made->cols <= RP_INT8_COLS_MAX && !is_searched && !part->quantized &&
+                   !part->split && !part->transposed && tensor->type <= RP_SAFETENSOR_BF16;
+    return is_late ? dtype_of(tensor) : RP_DTYPE_BLOCKS;
+}
+
+int rp_weight_check_rows(const struct rp_safetensors *files, const struct rp_weight_part *part,
+                         uint32_t row, uint32_t rows, const struct rp_matrix *made,
+                         struct rp_error *err) {
+    const struct rp_matrix *values = &part->weight->matrix;
+    enum rp_safetensor_type type = values->dtype == RP_DTYPE_F32   ? RP_SAFETENSOR_F32
+                                   : values->dtype == RP_DTYPE_F16 ? RP_SAFETENSOR_F16
+                                                                   : RP_SAFETENSOR_BF16;
+    for (uint32_t i = row; i < row + rows; i++) {
+        size_t place =
+            rp_row_order_is_plain(&part->order) ? i : rp_row_order_place(&part->order, i);
+        const unsigned char *at =
+            (const unsigned char *)values->data +
+            (part->row_begin + place) * values->cols * rp_dtype_bytes(values->dtype);
+        for (size_t col = 0; col < values->cols; col++)
+            if (!isfinite(element(at, col, type)))
+                return refuse_row(files, part, i, made, err);
+    }
+    return RP_OK;
 }
 
 static int reorder_vector(const struct rp_weight_part *part, struct rp_error *err) {

@@ -8,8 +8,8 @@
  *   embed, head    by the vocabulary, in multiples of 128 rows
  *   norms of q, k  with their heads, sinks too; all other vectors are the same on every rank
  *
- * Matrices are read whole, one after the other, and cut in host memory: what is quantized while it
- * is read gets the scales that it has without a group, and every byte of the file is read once. */
+ * Matrices are read whole, one after the other, and cut in host memory: what is quantized at load
+ * gets the scales that it has without a group, and every byte of the file is read once. */
 #include "base/memory.h"
 #include "model/weights_internal.h"
 #include "quant/matrix_cut.h"
@@ -297,6 +297,21 @@ static int refuse_order(const struct rp_weight *weight, struct rp_error *err) {
                      name_of(weight->role), weight->layer);
     rp_error_hint(err, "omit --tensor-parallel-size, or use a checkpoint without desc_act");
     return status;
+}
+
+int rp_weight_divide_values(const struct rp_model *model, const struct rp_weight *weight,
+                            uint32_t rank, const struct rp_matrix *values, struct rp_matrix *out,
+                            uint32_t *out_col, struct rp_error *err) {
+    struct rp_matrix_cut cut = cut_of(model, weight, rank);
+    *out_col = cut.col;
+    *out = *values;
+    if (cut.cols != values->cols) /* a cut of columns has all rows */
+        return RP_OK;
+    *out = rp_matrix_cut_shape(values, &cut);
+    if (rp_matrix_cut(values, &cut, out) == RP_OK)
+        return RP_OK;
+    rp_matrix_deinit(out);
+    return rp_weights_no_memory(model, err);
 }
 
 int rp_weight_divide(const struct rp_model *model, struct rp_weight *weight, struct rp_error *err) {

@@ -23,7 +23,8 @@ struct rp_weight_source {
 };
 
 struct slice {
-    struct rp_weight_part part;
+    struct rp_weight_part part; /* its weight: of the model's table, or one of `late` */
+    uint32_t index;             /* of the weight in the table */
     uint32_t row, rows;
     uint64_t bytes; /* of the file */
 };
@@ -32,6 +33,9 @@ struct stream {
     struct rp_model *model;
     const struct rp_safetensors *files;
     struct rp_weight_consumer *consumer;
+    /* per entry of the table: where the consumer quantizes it, the weight with a matrix of the
+     * file's values; matrix.rows 0: it is read as the table has it */
+    struct rp_weight *late;
     struct slice *slices;
     uint32_t slice_count, slice_room;
     uint32_t *left; /* per entry of the table: slices that are not read yet */
@@ -77,6 +81,49 @@ static size_t index_of(const struct stream *stream, const struct rp_weight *weig
     return (size_t)(weight - stream->model->weights.entries);
 }
 
+/* What is read of an entry of the table. */
+static struct rp_weight *read_weight(const struct stream *stream, uint32_t index) {
+    struct rp_weight *late = &stream->late[index];
+    return late->matrix.rows ? late : &stream->model->weights.entries[index];
+}
+
+/* --- which weights the consumer quantizes ----------------------------------------------------- */
+
+/* A weight whose parts differ in type is read as f32, which has the values of both. */
+static int choose_late(void *ctx, const struct rp_weight_part *part) {
+    struct stream *stream = ctx;
+    struct rp_matrix *values = &stream->late[index_of(stream, part->weight)].matrix;
+    if (!rp_weight_is_matrix(part->weight) || values->rows == 0)
+        return RP_OK;
+    enum rp_dtype dtype = rp_weight_late_dtype(stream->files, part);
+    if (dtype == RP_DTYPE_BLOCKS)
+        values->rows = 0;
+    else
+        values->dtype =
+            values->dtype == RP_DTYPE_BLOCKS || values->dtype == dtype ? dtype : RP_DTYPE_F32;
+    return RP_OK;
+}
+
+static int list_late(struct stream *stream) {
+    const struct rp_weights *weights = &stream->model->weights;
+    stream->late = rp_calloc(RP_MAX(weights->count, 1u), sizeof *stream->late);
+    if (!stream->late)
+        return RP_STATUS_NO_MEMORY;
+    for (uint32_t i = 0; i < weights->count && stream->consumer->quantize; i++) {
+        const struct rp_weight *weight = &weights->entries[i];
+        stream->late[i] = *weight;
+        stream->late[i].matrix = (struct rp_matrix){
+            .rows = weight->matrix.rows, .cols = weight->matrix.cols, .dtype = RP_DTYPE_BLOCKS};
+    }
+    return rp_weight_parts(stream->model, choose_late, stream);
+}
+
+static void free_late(struct stream *stream) {
+    for (uint32_t i = 0; stream->late && i < stream->model->weights.count; i++)
+        rp_matrix_deinit(&stream->late[i].matrix);
+    rp_free(stream->late);
+}
+
 /* --- the list of slices ---------------------------------------------------------------------- */
 
 /* Counts the slices of a part; lists them where there is room. */
@@ -92,13 +139,15 @@ static int list_part(void *ctx, const struct rp_weight_part *part) {
     /* Scales are read with it; columns are not rows; it is read as one. */
     if (part->quantized || part->transposed || part->split)
         step = part->rows;
+    uint32_t index = (uint32_t)index_of(stream, part->weight);
     for (uint32_t row = 0; row < part->rows; row += step) {
         uint32_t rows = RP_MIN(step, part->rows - row);
         if (stream->slices) {
             RP_ASSERT_CMP(stream->slice_count, <, stream->slice_room);
-            stream->slices[stream->slice_count] =
-                (struct slice){*part, row, rows, rows * row_bytes};
-            stream->left[index_of(stream, part->weight)]++;
+            struct slice *slice = &stream->slices[stream->slice_count];
+            *slice = (struct slice){*part, index, row, rows, rows * row_bytes};
+            slice->part.weight = read_weight(stream, index);
+            stream->left[index]++;
             stream->total_bytes += rows * row_bytes;
         }
         stream->slice_count++;
@@ -114,12 +163,15 @@ static void sort_slices(struct stream *stream, struct slice *sorted, uint32_t *b
         at += stream->left[i];
     }
     for (uint32_t i = 0; i < stream->slice_count; i++)
-        sorted[begin[index_of(stream, stream->slices[i].part.weight)]++] = stream->slices[i];
+        sorted[begin[stream->slices[i].index]++] = stream->slices[i];
 }
 
 static int list_slices(struct stream *stream) {
     uint32_t weights = stream->model->weights.count;
-    int status = rp_weight_parts(stream->model, list_part, stream);
+    int status = list_late(stream);
+    if (status != RP_OK)
+        return status;
+    status = rp_weight_parts(stream->model, list_part, stream);
     RP_ASSERT(status == RP_OK);
     stream->slice_room = stream->slice_count;
     stream->slice_count = 0;
@@ -180,7 +232,7 @@ static const struct slice *begin_slice(struct reader *reader) {
 
 static void end_slice(struct stream *stream, const struct slice *slice, bool ok) {
     pthread_mutex_lock(&stream->lock);
-    stream->left[index_of(stream, slice->part.weight)]--;
+    stream->left[slice->index]--;
     stream->done_bytes += slice->bytes;
     stream->stopped = stream->stopped || !ok;
     pthread_cond_broadcast(&stream->changed);
@@ -218,8 +270,9 @@ static uint32_t start_readers(struct stream *stream, struct reader *readers) {
     return count;
 }
 
-/* Joins all readers; the error of the first bad slice, in order. */
-static int join_readers(struct reader *readers, uint32_t count, struct rp_error *err) {
+/* Joins all readers; the error of the first bad slice, in order, whose index is *out_first. */
+static int join_readers(struct reader *readers, uint32_t count, uint32_t *out_first,
+                        struct rp_error *err) {
     int status = RP_OK;
     uint32_t first = UINT32_MAX;
     for (uint32_t i = 0; i < count; i++) {
@@ -230,6 +283,22 @@ static int join_readers(struct reader *readers, uint32_t count, struct rp_error 
             status = readers[i].status;
             *err = readers[i].err;
         }
+    }
+    *out_first = first;
+    return status;
+}
+
+/* After an error, readers joined: FORMAT for the first row before slice `end` that cannot be
+ * quantized, as a reader would have found it. Readers begin slices in order, so all before are
+ * read; what was consumed was right. */
+static int check_late(const struct stream *stream, uint32_t end, struct rp_error *err) {
+    int status = RP_OK;
+    for (uint32_t i = 0; i < RP_MIN(end, stream->next_slice) && status == RP_OK; i++) {
+        const struct slice *slice = &stream->slices[i];
+        if (stream->late[slice->index].matrix.data)
+            status =
+                rp_weight_check_rows(stream->files, &slice->part, slice->row, slice->rows,
+                                     &stream->model->weights.entries[slice->index].matrix, err);
     }
     return status;
 }
@@ -260,15 +329,22 @@ static bool await_weight(struct stream *stream, size_t index) {
 
 static int consume_all(struct stream *stream, struct rp_error *err) {
     struct rp_weights *weights = &stream->model->weights;
+    struct rp_weight_consumer *consumer = stream->consumer;
     int status = RP_OK;
     for (uint32_t i = 0; i < weights->count && status == RP_OK; i++) {
-        struct rp_weight *weight = &weights->entries[i];
+        struct rp_weight *weight = &weights->entries[i], *read = read_weight(stream, i);
         if (!rp_weight_is_matrix(weight))
             continue;
-        uint64_t bytes = bytes_of(weight); /* before it is repacked */
+        uint64_t bytes = bytes_of(read); /* before it is repacked */
         if (!await_weight(stream, i))
             return RP_OK; /* the readers have the error */
-        status = stream->consumer->consume(stream->consumer->ctx, weight, err);
+        if (read == weight)
+            status = consumer->consume(consumer->ctx, weight, err);
+        else {
+            status = consumer->quantize(consumer->ctx, weight, &read->matrix, err);
+            if (status == RP_OK)
+                rp_matrix_deinit(&read->matrix);
+        }
         pthread_mutex_lock(&stream->lock);
         stream->window_used -= bytes;
         stream->stopped = stream->stopped || status != RP_OK;
@@ -282,6 +358,7 @@ int rp_model_stream(struct rp_model *model, struct rp_weight_consumer *consumer,
                     struct rp_error *err) {
     struct reader readers[READERS_MAX];
     struct rp_error first = {0};
+    uint32_t first_bad = UINT32_MAX;
     RP_ASSERT(model->source);
     struct stream stream = {.model = model, .files = &model->source->files, .consumer = consumer};
     pthread_mutex_init(&stream.lock, NULL);
@@ -292,16 +369,23 @@ int rp_model_stream(struct rp_model *model, struct rp_weight_consumer *consumer,
         status = rp_error_set(err, RP_STATUS_NO_MEMORY, "model: out of memory");
     else {
         status = consume_all(&stream, err);
-        read = join_readers(readers, count, &first);
+        read = join_readers(readers, count, &first_bad, &first);
     }
     if (read != RP_OK && status == RP_OK && err)
         *err = first;
     if (status == RP_OK)
         status = read;
+    if (count > 0 && status != RP_OK && (status == read || status == RP_STATUS_FORMAT) &&
+        check_late(&stream, first_bad, &first) != RP_OK) {
+        status = RP_STATUS_FORMAT;
+        if (err)
+            *err = first;
+    }
     if (status == RP_OK)
         tell(&stream, stream.total_bytes);
     pthread_cond_destroy(&stream.changed);
     pthread_mutex_destroy(&stream.lock);
+    free_late(&stream);
     rp_free(stream.slices);
     rp_free(stream.left);
     rp_weight_source_destroy(model->source);

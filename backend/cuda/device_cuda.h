@@ -4,6 +4,7 @@
 #define RP_BACKEND_DEVICE_CUDA_H
 
 #include "attention/attention_cuda.h"
+#include "backend/cuda/weight_rows_cuda.h"
 #include "base/memory.h"
 #include "device/cuda_launch.h"
 #include "device/device.h"
@@ -153,6 +154,9 @@ int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, ui
                           float scale, struct rp_error *err);
 void rp_cuda_matrix_release(struct rp_device *device, struct rp_matrix *matrix);
 
+int rp_cuda_matrix_quantize(struct rp_device *device, const struct rp_matrix *values, uint32_t col,
+                            struct rp_matrix *matrix, struct rp_error *err);
+
 /* --- host_memory_cuda.c: pinned, mapped, at one address for both. NULL: memory is out */
 void *rp_cuda_host_alloc(struct rp_device *device, size_t bytes);
 void rp_cuda_host_free(struct rp_device *device, void *ptr);
@@ -167,6 +171,11 @@ int rp_cuda_blocks_random(struct rp_device *device, struct rp_matrix *matrix, ui
 /* Copies pageable host memory to the GPU; done when it returns. RP_OK or RP_STATUS_DEVICE. Keeps
  * 32 MiB of pinned memory for the next call, until rp_cuda_upload_end. */
 int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t bytes);
+/* `count` rows from `from`, of up to 4 MiB each, which the GPU quantizes; done when it returns.
+ * *out_bad: a row holds a NaN or an infinity. RP_OK, RP_STATUS_DEVICE or NO_MEMORY. Keeps 16 MiB of
+ * device memory, too. */
+int rp_cuda_upload_rows(struct rp_device *device, const struct rp_cuda_weight_rows *rows,
+                        const void *from, uint32_t count, bool *out_bad);
 /* A small copy; done when it returns. */
 int rp_cuda_copy_in(struct rp_device *device, void *to, const void *from, size_t bytes);
 void rp_cuda_upload_end(struct rp_device *device);

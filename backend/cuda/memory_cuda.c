@@ -107,7 +107,6 @@ void *rp_cuda_reserve(struct rp_device *device, size_t bytes) {
     struct rp_cuda_range *range = find_range(device, NULL);
     CUdeviceptr at = 0;
     rp_cuda_select(device);
-    rp_cuda_upload_end(device); /* ranges are made when the weights are there */
     bytes = RP_ALIGN_UP(RP_MAX(bytes, (size_t)1), device->granule);
     if (!range || device->driver.address_reserve(&at, bytes, 0, 0, 0) != CUDA_SUCCESS)
         return NULL;
@@ -313,6 +312,43 @@ int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
         if (matrix->scale_kind == RP_SCALE_TENSOR)
             matrix->scale_kind = RP_SCALE_CHANNEL;
     }
+    return RP_OK;
+}
+
+int rp_cuda_matrix_quantize(struct rp_device *device, const struct rp_matrix *values, uint32_t col,
+                            struct rp_matrix *matrix, struct rp_error *err) {
+    void *data;
+    bool is_bad = false;
+    RP_ASSERT(matrix->scale_kind == RP_SCALE_CHANNEL && !matrix->data &&
+              matrix->rows == values->rows && values->cols <= RP_INT8_COLS_MAX &&
+              col + matrix->cols <= values->cols);
+    int status = rp_cuda_matrix_block(device, matrix, &data, err);
+    if (status != RP_OK)
+        return status;
+    struct rp_cuda_weight_rows rows = {.from = values->dtype,
+                                       .to = matrix->dtype,
+                                       .wide = values->cols,
+                                       .col = col,
+                                       .cols = matrix->cols,
+                                       .quantized = data,
+                                       .scales = scales_block(device, matrix->rows, err)};
+    status = RP_STATUS_NO_MEMORY;
+    if (rows.scales) {
+        status = rp_cuda_upload_rows(device, &rows, values->data, values->rows, &is_bad);
+        if (status == RP_STATUS_NO_MEMORY)
+            (void)rp_error_set(err, status, "cuda: no memory to quantize weights in");
+        else if (status != RP_OK)
+            (void)rp_error_set(err, status, "%s", device->error);
+        else if (is_bad)
+            status = rp_error_set(err, RP_STATUS_FORMAT, "cuda: a weight is not finite");
+    }
+    if (status != RP_OK) {
+        rp_cuda_free(device, data, RP_MEMORY_DEVICE);
+        rp_cuda_free(device, rows.scales, RP_MEMORY_DEVICE);
+        return status;
+    }
+    matrix->data = data;
+    matrix->scales = rows.scales;
     return RP_OK;
 }
 

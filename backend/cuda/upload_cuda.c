@@ -1,6 +1,9 @@
 /* Weights on their way to a GPU: pageable memory is copied into pinned pieces by several threads,
  * each with its own stream, so that the copy of one piece and the transfer of the next overlap. One
- * cudaMemcpy from pageable memory does both in one thread of the driver. */
+ * cudaMemcpy from pageable memory does both in one thread of the driver.
+ *
+ * Rows that the GPU quantizes travel to a piece of device memory of their thread's instead; a
+ * kernel on the thread's stream writes them to their place before the next piece comes. */
 #include "backend/cuda/device_cuda.h"
 
 #include <pthread.h>
@@ -11,25 +14,29 @@
 #define PIECES      2 /* of a thread: one is filled while the other travels */
 /* Below, the threads cost more than they save. */
 #define SMALL_BYTES ((size_t)16 << 20)
+#define FLAG_BYTES  64 /* behind a staging piece: a u32, not 0 once a row was not finite */
 
 struct lane {
     cudaStream_t stream;
     cudaEvent_t sent[PIECES];
-    unsigned char *pieces[PIECES]; /* pinned */
+    unsigned char *pieces[PIECES]; /* pinned; NULL: pageable memory is sent as it is */
+    unsigned char *staging;        /* device memory for a piece; NULL: nothing was quantized yet */
 };
 
 struct rp_cuda_upload {
     struct lane lanes[THREADS];
 };
 
-/* One thread's part of a copy: every THREADS-th piece. */
+/* One thread's part of a copy: of its pieces the `first` and every `step`-th from there on. */
 struct job {
     struct lane *lane;
     int ordinal;
     unsigned char *to;
     const unsigned char *from;
-    size_t bytes, first; /* first: index of its first piece */
+    size_t bytes, piece_bytes, first, step;
+    const struct rp_cuda_weight_rows *rows; /* NULL: a plain copy */
     pthread_t thread;
+    uint32_t bad; /* out: a row was not finite */
     cudaError_t error;
 };
 
@@ -46,6 +53,7 @@ static cudaError_t open_lane(struct lane *lane) {
 void rp_cuda_upload_end(struct rp_device *device) {
     if (!device->upload)
         return;
+    rp_cuda_select(device);
     for (int i = 0; i < THREADS; i++) {
         struct lane *lane = &device->upload->lanes[i];
         for (int piece = 0; piece < PIECES; piece++) {
@@ -54,6 +62,7 @@ void rp_cuda_upload_end(struct rp_device *device) {
             if (lane->sent[piece])
                 (void)cudaEventDestroy(lane->sent[piece]);
         }
+        rp_cuda_free(device, lane->staging, RP_MEMORY_DEVICE);
         if (lane->stream)
             (void)cudaStreamDestroy(lane->stream);
     }
@@ -73,26 +82,73 @@ static cudaError_t open_upload(struct rp_device *device) {
     return error;
 }
 
+static cudaError_t send_piece(const struct job *job, size_t at, size_t turn) {
+    struct lane *lane = job->lane;
+    size_t len = RP_MIN(job->piece_bytes, job->bytes - at);
+    unsigned char *to = job->rows ? lane->staging : job->to + at, *pinned = lane->pieces[turn];
+    const unsigned char *from = job->from + at;
+    cudaError_t error = cudaSuccess;
+    if (pinned) {
+        error = cudaEventSynchronize(lane->sent[turn]);
+        if (error != cudaSuccess)
+            return error;
+        memcpy(pinned, from, len);
+        from = pinned;
+    }
+    error = cudaMemcpyAsync(to, from, len, cudaMemcpyHostToDevice, lane->stream);
+    if (error == cudaSuccess && pinned)
+        error = cudaEventRecord(lane->sent[turn], lane->stream);
+    if (error != cudaSuccess || !job->rows)
+        return error;
+    uint32_t *flag = (uint32_t *)(void *)(lane->staging + PIECE_BYTES);
+    size_t row_bytes = (size_t)job->rows->wide * rp_dtype_bytes(job->rows->from);
+    return (cudaError_t)rp_cuda_quantize_rows(job->rows, lane->staging, (uint32_t)(at / row_bytes),
+                                              (uint32_t)(len / row_bytes), flag, lane->stream);
+}
+
 static void *send_pieces(void *arg) {
     struct job *job = arg;
     struct lane *lane = job->lane;
-    size_t count = RP_CEIL_DIV(job->bytes, PIECE_BYTES);
+    const void *flag = lane->staging + (job->rows ? PIECE_BYTES : 0);
     cudaError_t error = cudaSetDevice(job->ordinal);
-    for (size_t piece = job->first, turn = 0; piece < count && error == cudaSuccess;
-         piece += THREADS, turn++) {
-        size_t at = piece * PIECE_BYTES, len = RP_MIN(PIECE_BYTES, job->bytes - at);
-        error = cudaEventSynchronize(lane->sent[turn % PIECES]);
-        if (error != cudaSuccess)
-            break;
-        memcpy(lane->pieces[turn % PIECES], job->from + at, len);
-        error = cudaMemcpyAsync(job->to + at, lane->pieces[turn % PIECES], len,
-                                cudaMemcpyHostToDevice, lane->stream);
-        if (error == cudaSuccess)
-            error = cudaEventRecord(lane->sent[turn % PIECES], lane->stream);
-    }
+    if (error == cudaSuccess && job->rows)
+        error = cudaMemsetAsync(lane->staging + PIECE_BYTES, 0, FLAG_BYTES, lane->stream);
+    for (size_t at = job->first * job->piece_bytes, turn = 0;
+         at < job->bytes && error == cudaSuccess; at += job->step * job->piece_bytes, turn++)
+        error = send_piece(job, at, turn % PIECES);
+    if (error == cudaSuccess && job->rows)
+        error =
+            cudaMemcpyAsync(&job->bad, flag, sizeof job->bad, cudaMemcpyDeviceToHost, lane->stream);
     cudaError_t last = cudaStreamSynchronize(lane->stream);
     job->error = error != cudaSuccess ? error : last;
     return NULL;
+}
+
+/* The job in `threads` parts, on as many lanes; the calling thread does the first one. */
+static int run_jobs(struct rp_device *device, struct lane *lanes, size_t threads, struct job job,
+                    bool *out_bad) {
+    struct job jobs[THREADS];
+    bool started[THREADS] = {false};
+    job.ordinal = device->ordinal;
+    job.step = threads;
+    for (size_t i = 0; i < threads; i++) {
+        jobs[i] = job;
+        jobs[i].lane = &lanes[i];
+        jobs[i].first = i;
+        started[i] = i > 0 && pthread_create(&jobs[i].thread, NULL, send_pieces, &jobs[i]) == 0;
+    }
+    cudaError_t error = cudaSuccess;
+    *out_bad = false;
+    for (size_t i = 0; i < threads; i++) {
+        if (started[i])
+            pthread_join(jobs[i].thread, NULL);
+        else
+            send_pieces(&jobs[i]);
+        if (error == cudaSuccess)
+            error = jobs[i].error;
+        *out_bad = *out_bad || jobs[i].bad;
+    }
+    return rp_cuda_check(device, error, "copying weights to the GPU");
 }
 
 /* On the device's stream. A plain cudaMemcpy from pageable memory may return before its DMA has
@@ -109,25 +165,35 @@ int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t 
         (void)cudaGetLastError();
         return rp_cuda_copy_in(device, to, from, bytes);
     }
-    struct job jobs[THREADS];
-    bool started[THREADS] = {false};
-    for (size_t i = 0; i < THREADS; i++) {
-        jobs[i] = (struct job){.lane = &device->upload->lanes[i],
-                               .ordinal = device->ordinal,
-                               .to = to,
-                               .from = from,
-                               .bytes = bytes,
-                               .first = i};
-        started[i] = i > 0 && pthread_create(&jobs[i].thread, NULL, send_pieces, &jobs[i]) == 0;
-    }
-    cudaError_t error = cudaSuccess;
-    for (size_t i = 0; i < THREADS; i++) {
-        if (started[i])
-            pthread_join(jobs[i].thread, NULL);
-        else
-            send_pieces(&jobs[i]);
-        if (error == cudaSuccess)
-            error = jobs[i].error;
-    }
-    return rp_cuda_check(device, error, "copying weights to the GPU");
+    bool bad;
+    return run_jobs(
+        device, device->upload->lanes, THREADS,
+        (struct job){.to = to, .from = from, .bytes = bytes, .piece_bytes = PIECE_BYTES}, &bad);
+}
+
+static bool open_staging(struct rp_device *device, struct lane *lane) {
+    if (!lane->staging)
+        lane->staging = rp_cuda_alloc(device, PIECE_BYTES + FLAG_BYTES, RP_MEMORY_DEVICE);
+    return lane->staging != NULL;
+}
+
+int rp_cuda_upload_rows(struct rp_device *device, const struct rp_cuda_weight_rows *rows,
+                        const void *from, uint32_t count, bool *out_bad) {
+    struct lane plain = {.stream = device->stream}; /* without pinned memory, as a plain copy */
+    size_t row_bytes = (size_t)rows->wide * rp_dtype_bytes(rows->from);
+    RP_ASSERT(row_bytes > 0 && row_bytes <= PIECE_BYTES);
+    struct job job = {.from = from,
+                      .bytes = count * row_bytes,
+                      .piece_bytes = PIECE_BYTES / row_bytes * row_bytes,
+                      .rows = rows};
+    bool is_pinned = device->upload || open_upload(device) == cudaSuccess;
+    struct lane *lanes = is_pinned ? device->upload->lanes : &plain;
+    size_t threads = is_pinned && job.bytes >= SMALL_BYTES ? THREADS : 1;
+    (void)cudaGetLastError();
+    for (size_t i = 0; i < threads; i++)
+        if (!open_staging(device, &lanes[i]))
+            return RP_STATUS_NO_MEMORY;
+    int status = run_jobs(device, lanes, threads, job, out_bad);
+    rp_cuda_free(device, plain.staging, RP_MEMORY_DEVICE);
+    return status;
 }

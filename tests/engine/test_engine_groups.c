@@ -162,6 +162,33 @@ static void test_answers_of_a_group_are_equal_at_any_load(void **state) {
     }
 }
 
+/* The weights of both have the same bits. */
+static void test_devices_that_quantize_answer_as_the_host_s_weights_do(void **state) {
+    static const enum rp_quant_scheme schemes[] = {RP_QUANT_INT8, RP_QUANT_FP8};
+    static struct answers host, device;
+    char path[1024];
+    (void)state;
+    rp_test_source("models/demo", path, sizeof path);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct rp_model_quantization quantization = {schemes[i / 2], false};
+        for (int way = 0; way < 2; way++) {
+            rp_model_deinit(&fixture_model);
+            assert_int_equal(
+                rp_model_open(path, RP_MODEL_DTYPE_AUTO, &quantization, 0, &fixture_model, NULL),
+                RP_OK);
+            fake_backend_config.host_quantizes = way == 0;
+            fake_backend_quantized = 0;
+            struct rp_engine_config config = group_config(fake_backend(), 1 + i % 2);
+            answer(&config, false, false, way == 0 ? &host : &device);
+            /* FP8: down alone has rows that are wide enough. */
+            uint32_t late = fixture_model.config.layers * (i < 2 ? 4 : 1) * (1 + i % 2);
+            assert_int_equal(fake_backend_quantized, way == 0 ? 0 : late);
+        }
+        assert_memory_equal(host.tokens, device.tokens, sizeof host.tokens);
+        assert_memory_equal(host.logprobs, device.logprobs, sizeof host.logprobs);
+    }
+}
+
 /* --- profiles -------------------------------------------------------------------------------- */
 
 /* Nodes of every rank, with their names: that a rank waits for the others is a node of its own. */
@@ -326,6 +353,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_groups_answer_as_one_device_does_in_f32),
         TEST(test_answers_of_a_group_are_equal_at_any_load),
+        TEST(test_devices_that_quantize_answer_as_the_host_s_weights_do),
         TEST(test_profiles_show_each_rank_and_its_waiting),
         TEST(test_the_memory_plan_is_of_each_rank),
         TEST(test_each_gpu_of_a_group_has_what_the_plan_says),

@@ -120,7 +120,8 @@ static void test_each_matrix_arrives_whole_and_in_order_within_the_window(void *
             rp_model_load(f->dir.path, RP_DTYPE_F32, 0, NULL, NULL, &f->whole, &f->err), RP_OK);
         assert_int_equal(open_model(f), RP_OK);
         uint64_t largest = (uint64_t)2 * INNER * HIDDEN * sizeof(float);
-        struct rp_weight_consumer consumer = {consume, NULL, f, 2 * largest, 0};
+        struct rp_weight_consumer consumer = {
+            .consume = consume, .ctx = f, .window_bytes = 2 * largest};
         assert_int_equal(rp_model_stream(&f->model, &consumer, &f->err), RP_OK);
         assert_int_equal(f->consumed, LAYERS * 4 + (tied ? 1 : 2));
         assert_true(consumer.peak_bytes > 0 && consumer.peak_bytes <= 2 * largest);
@@ -133,7 +134,7 @@ static void test_a_window_smaller_than_a_matrix_holds_one_at_a_time(void **state
     struct fixture *f = *state;
     write_checkpoint(f, true);
     assert_int_equal(open_model(f), RP_OK);
-    struct rp_weight_consumer consumer = {consume, NULL, f, 1, 0};
+    struct rp_weight_consumer consumer = {.consume = consume, .ctx = f, .window_bytes = 1};
     assert_int_equal(rp_model_stream(&f->model, &consumer, &f->err), RP_OK);
     assert_int_equal(f->consumed, LAYERS * 4 + 1);
     assert_int_equal(consumer.peak_bytes, (uint64_t)2 * INNER * HIDDEN * sizeof(float));
@@ -144,7 +145,7 @@ static void test_a_consumer_that_fails_ends_the_stream_with_its_error(void **sta
     write_checkpoint(f, true);
     assert_int_equal(open_model(f), RP_OK);
     f->fail_at = 7;
-    struct rp_weight_consumer consumer = {consume, NULL, f, 1, 0};
+    struct rp_weight_consumer consumer = {.consume = consume, .ctx = f, .window_bytes = 1};
     assert_int_equal(rp_model_stream(&f->model, &consumer, &f->err), RP_STATUS_DEVICE);
     assert_string_equal(f->err.text, "the device is full");
     assert_int_equal(f->consumed, 7);
@@ -157,7 +158,7 @@ static void test_a_read_that_fails_names_the_first_bad_tensor(void **state) {
     write_checkpoint(f, true);
     assert_int_equal(open_model(f), RP_OK);
     rp_test_file_truncate(&f->dir, FILE_NAME, 20000);
-    struct rp_weight_consumer consumer = {consume, NULL, f, UINT64_MAX, 0};
+    struct rp_weight_consumer consumer = {.consume = consume, .ctx = f, .window_bytes = UINT64_MAX};
     int status = rp_model_stream(&f->model, &consumer, &f->err);
     assert_true(status < 0);
     assert_non_null(strstr(f->err.text, FILE_NAME));
@@ -174,7 +175,7 @@ static void test_every_allocation_may_fail(void **state) {
         f->last_layer = -1;
         rp_alloc_fail_at(n);
         status = open_model(f);
-        struct rp_weight_consumer consumer = {consume, NULL, f, 1, 0};
+        struct rp_weight_consumer consumer = {.consume = consume, .ctx = f, .window_bytes = 1};
         if (status == RP_OK)
             status = rp_model_stream(&f->model, &consumer, &f->err);
         rp_alloc_fail_at(0);

@@ -1,9 +1,12 @@
 #include "tests/support/fake_backend.h"
 
+#include "base/bf16.h"
 #include "base/memory.h"
+#include "device/quantize_row.h"
 #include "kvcache/kv_layout.h"
 #include "quant/matrix.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -37,6 +40,7 @@ struct fake {
 };
 
 struct fake_backend_config fake_backend_config;
+uint32_t fake_backend_quantized;
 static struct fake *open_device;
 
 void fake_backend_reset(void) {
@@ -221,11 +225,50 @@ static int upload(struct fake *fake, struct rp_matrix *matrix, struct rp_error *
     return RP_OK;
 }
 
+static float fake_value(const struct rp_matrix *values, size_t i) {
+    if (values->dtype == RP_DTYPE_F32)
+        return ((const float *)values->data)[i];
+    uint16_t half = ((const uint16_t *)values->data)[i];
+    return values->dtype == RP_DTYPE_F16 ? rp_f16_to_f32(half) : rp_bf16_to_f32(half);
+}
+
 static int fake_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
                                struct rp_error *err) {
     struct fake *fake = fake_of(device);
     int status = rp_backend_cpu()->matrix_prepare(fake->cpu, matrix, err);
     return status == RP_OK ? upload(fake, matrix, err) : status;
+}
+
+/* By the host's rule, row by row, then as a matrix that the host quantized. */
+static int fake_matrix_quantize(struct rp_device *device, const struct rp_matrix *values,
+                                uint32_t col, struct rp_matrix *matrix, struct rp_error *err) {
+    size_t cols = matrix->cols, wide = values->cols;
+    float *scales = rp_alloc_aligned(matrix->rows * sizeof *scales, RP_CACHE_LINE);
+    unsigned char *data = rp_alloc_aligned(matrix->rows * cols, RP_CACHE_LINE);
+    float *row = rp_alloc(wide * sizeof *row);
+    unsigned char *quantized = rp_alloc(wide);
+    RP_ASSERT(scales && data && row && quantized && !matrix->data);
+    bool is_finite = true;
+    for (uint32_t r = 0; r < matrix->rows; r++) {
+        for (size_t i = 0; i < wide; i++)
+            row[i] = fake_value(values, r * wide + i);
+        scales[r] = rp_quantize_row(row, RP_DTYPE_F32, wide, matrix->dtype, quantized);
+        memcpy(data + r * cols, quantized + col, cols);
+        is_finite = is_finite && !isnan(scales[r]);
+    }
+    rp_free(row);
+    rp_free(quantized);
+    struct rp_matrix made = *matrix;
+    made.data = data;
+    made.scales = scales;
+    int status = is_finite ? fake_matrix_prepare(device, &made, err)
+                           : rp_error_set(err, RP_STATUS_FORMAT, "fake: a weight is not finite");
+    if (status == RP_OK)
+        *matrix = made;
+    else
+        rp_matrix_deinit(&made);
+    fake_backend_quantized += status == RP_OK;
+    return status;
 }
 
 static int fake_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
@@ -391,6 +434,7 @@ const struct rp_backend *fake_backend(void) {
     backend.granule = fake_granule;
     backend.memory = fake_memory;
     backend.matrix_prepare = fake_matrix_prepare;
+    backend.matrix_quantize = fake_backend_config.host_quantizes ? NULL : fake_matrix_quantize;
     backend.matrix_random = fake_matrix_random;
     backend.matrix_release = fake_matrix_release;
     backend.capture = fake_capture;

@@ -21,10 +21,14 @@ struct fake_backend_config {
     size_t granule;              /* granule of commit; a multiple of 4096 */
     uint32_t failing_tokens;     /* captures of buckets of this many tokens fail; 0: none */
     bool decode_differs;
+    bool host_quantizes; /* the backend cannot quantize weights; read by fake_backend() */
 };
 
 /* Read when a device is opened, failing_tokens at each capture. */
 extern struct fake_backend_config fake_backend_config;
+
+/* Matrices that it has quantized. */
+extern uint32_t fake_backend_quantized;
 
 const struct rp_backend *fake_backend(void);
 /* 256 MiB, 8 MiB of context, 64 KiB per capture and again at its first replay, granule 128 KiB. */
