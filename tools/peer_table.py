@@ -24,6 +24,12 @@ ROWS = [
     ("bf16-decode-128", "decode, 128 sequences, bf16", "ms", False),
     ("fp8-decode-128", "decode, 128 sequences, FP8", "ms", False),
     ("fp8-decode-32", "decode, 32 sequences, FP8", "ms", False),
+    ("moe-decode-1", "30B-A3B bf16, decode, 1 sequence", "ms", False),
+    ("moe-decode-8", "30B-A3B bf16, decode, 8 sequences", "ms", False),
+    ("moe-decode-32", "30B-A3B bf16, decode, 32 sequences", "ms", False),
+    ("moe-decode-128", "30B-A3B bf16, decode, 128 sequences", "ms", False),
+    ("moe-prefill-2048", "30B-A3B bf16, prompt of 2,048", "tok/s", True),
+    ("moe-prefill-8192", "30B-A3B bf16, 4 prompts of 2,048", "tok/s", True),
     ("attention-decode-32x4k", "attention, decode, 32 x 4,096", "TB/s", True),
     ("attention-decode-128x2k", "attention, decode, 128 x 2,048", "TB/s", True),
     ("attention-prefill-8k", "attention, prompt of 8,192", "TFLOP/s", True),
@@ -36,16 +42,44 @@ ROWS = [
 ]
 
 
-def offline_figures(text, kind):
-    """Of the RESULT lines of offline.py: its median and its least."""
-    figures = {}
-    for batch, median, least in re.findall(rf"RESULT {kind} decode batch=(\d+) .*tpot_ms=([\d.]+) min_ms=([\d.]+)", text):
-        figures[f"{kind}-decode-{batch}"] = [float(least), float(median)]
-    for tokens, median, least in re.findall(rf"RESULT {kind} prefill prompts=\d+ tokens=(\d+) ms=([\d.]+) min_ms=([\d.]+)", text):
-        figures[f"{kind}-prefill-{tokens}"] = [int(tokens) / float(ms) * 1e3 for ms in (median, least)]
-    if not figures:
-        raise SystemExit(f"offline.py gave no result:\n{text[-2000:]}")
+def complete(figures, prefix, text):
+    """The figures, if no row of the table that begins with `prefix` is missing."""
+    missing = [row for row, *_ in ROWS if row.startswith(prefix) and row not in figures]
+    if missing:
+        raise SystemExit(f"no result for {', '.join(missing)}:\n{text[-4000:]}")
     return figures
+
+
+def offline_figures(text, kind):
+    """Of the RESULT lines of offline.py: its median, which stays the median of the samples, and its least."""
+    figures = {}
+    for batch, *times in re.findall(rf"RESULT {kind} decode batch=(\d+) .*tpot_ms=([\d.]+) min_ms=([\d.]+)", text):
+        median, least = map(float, times)
+        figures[f"{kind}-decode-{batch}"] = [least, median, median]
+    for tokens, *times in re.findall(rf"RESULT {kind} prefill prompts=\d+ tokens=(\d+) ms=([\d.]+) min_ms=([\d.]+)", text):
+        median, least = (int(tokens) / float(ms) * 1e3 for ms in times)
+        figures[f"{kind}-prefill-{tokens}"] = [median, median, least]
+    complete(figures, f"{kind}-decode-", text)
+    return complete(figures, f"{kind}-prefill-", text)
+
+
+def moe_figures(text):
+    """Of the RESULT lines of moe.py: medians."""
+    figures = {}
+    for batch, ms in re.findall(r"RESULT moe bf16 decode batch=(\d+) tpot_ms=([\d.]+)", text):
+        figures[f"moe-decode-{batch}"] = [float(ms)]
+    for tokens, ms in re.findall(r"RESULT moe bf16 prefill (\d+) ms=([\d.]+)", text):
+        figures[f"moe-prefill-{tokens}"] = [int(tokens) / float(ms) * 1e3]
+    return complete(figures, "moe-", text)
+
+
+def step_figures(result):
+    """Of the JSON of `reprise bench step` or `bench prefill`: medians."""
+    if result["bench"] == "step":
+        figures = {f"moe-decode-{case['batch']}": [case["ms_p50"]] for case in result["cases"]}
+        return complete(figures, "moe-decode-", str(result))
+    figures = {f"moe-prefill-{case['batch'] * case['context']}": [case["tokens_per_second"]] for case in result["cases"]}
+    return complete(figures, "moe-prefill-", str(result))
 
 
 def saturated_figures(result):
@@ -59,7 +93,7 @@ def saturated_figures(result):
 
 def attention_figure(row, result):
     case = result["cases"][0]
-    seconds = [case[key] * 1e-6 for key in ("us_min", "us_p50")]
+    seconds = [case[key] * 1e-6 for key in ("us_min", "us_p50", "us_p50")]  # whose median is the median
     unit = next(unit for key, _, unit, _ in ROWS if key == row)
     if unit == "us":
         return [s * 1e6 for s in seconds]
@@ -106,12 +140,13 @@ def render(steps):
         sides = found.get(key, {})
         ours, theirs = sides.get("reprise"), sides.get(peer)
         missing += [f"{title}: {name}" for name, side in (("reprise", ours), (peer, theirs)) if name and not side]
-        devices += [side[1] for side in (ours, theirs) if side and side[1] not in devices]
+        devices += [side[1] for side in (ours, theirs) if side]
         times = "-"
         if ours and theirs:
             times = ratio(ours[0], theirs[0], higher) if ours[1] == theirs[1] else "measured on different devices"
         lines.append(f"| {title} | {unit} | {figure(ours[0]) if ours else '-'} | {figure(theirs[0]) if theirs else '-'} | {times} |")
-    lines += ["", "Peers: vLLM on the GPU, llama.cpp on the CPU. Devices: " + ("; ".join(devices) or "none") + "."]
+    lines += ["", "Peers: vLLM on the GPU, llama.cpp on the CPU. 30B-A3B: reprise's steps alone, vLLM's whole LLM class. Devices: " +
+              ("; ".join(dict.fromkeys(devices)) or "none") + "."]
     if missing:
         lines += ["", "Missing:"] + [f"- {name}" for name in missing]
     return "\n".join(lines)

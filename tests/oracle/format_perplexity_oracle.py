@@ -11,7 +11,7 @@ SOURCE = os.environ.get("REPRISE_SOURCE_DIR", ".")
 DATA = os.environ.get("REPRISE_TEST_DATA", os.path.join(SOURCE, "..", "shared", "data"))
 sys.path += [os.path.join(SOURCE, "tools"), os.path.join(SOURCE, "tests", "support")]
 try:
-    import gguf_files  # noqa: F401
+    import gguf  # noqa: F401
     import format_perplexity
 except ImportError as error:
     print(f"SKIP: {error}")

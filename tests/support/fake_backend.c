@@ -296,6 +296,7 @@ static struct rp_step_view seen_view(const struct fake *fake, const struct rp_st
     seen.logit_rows = seen_at(fake, view->logit_rows);
     seen.logit_targets = seen_at(fake, view->logit_targets);
     seen.sample_state = seen_at(fake, view->sample_state);
+    seen.state = seen_at(fake, view->state);
     seen.masks = seen_at(fake, view->masks);
     seen.late_flags = seen_at(fake, view->late_flags);
     seen.stamps = seen_at(fake, view->stamps);

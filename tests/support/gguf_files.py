@@ -1,5 +1,5 @@
-"""Writes GGUF files of a safetensors model with the `gguf` package: what llama.cpp's converter does for
-LlamaForCausalLM, and quantizers of the block types that the package only reads.
+"""Writes GGUF files of a safetensors model with the `gguf` package, or gguf_small.py in its place: what llama.cpp's converter
+does for LlamaForCausalLM, and quantizers of the block types that the package only reads.
 
     gguf_files.py MODEL_DIR OUT.gguf TYPE     TYPE: F32 F16 BF16 Q8_0 Q4_0 .. Q4_K Q6_K .. or Q4_K_M
 """
@@ -8,9 +8,13 @@ import os
 import struct
 import sys
 
-import gguf
 import numpy as np
-from gguf import GGMLQuantizationType as T
+
+try:
+    import gguf
+except ImportError:
+    import gguf_small as gguf
+T = gguf.GGMLQuantizationType
 
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 
