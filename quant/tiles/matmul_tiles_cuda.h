@@ -1,7 +1,7 @@
 /* matmul_tiles_cuda.h - GEMMs of weights in tiles (quant/tiles.h) on CUDA, with rows of bf16.
  *
  * Up to RP_MATMUL_TILES_ROWS rows one kernel decodes weights in registers and multiplies
- * (matmul_tiles_kernel.cuh). More rows, and sizes outside its rules: the weights are written as a
+ * (matmul_tiles_panels_kernel.cuh). More rows, and sizes outside its rules: the weights are written as a
  * bf16 matrix to scratch memory, and the GEMMs of bf16 do the rest. Both have the reduction
  * contract of bf16 weights (matmul_cuda.h) with the values of rp_tiles_weight and segments of
  * rp_matmul_tiles_segment. */
