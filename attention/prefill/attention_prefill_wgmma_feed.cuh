@@ -7,14 +7,14 @@
 #include "attention/attention_tile_cuda.cuh"
 #include "attention/prefill/attention_wgmma_cuda.cuh"
 
-#define ROWS       128 /* rows per tile */
-#define STAGES     2   /* stages of the K ring and of the V ring */
-#define COMPUTING  256 /* threads */
-#define CONVERTING 128 /* threads that convert quantized values */
-#define HALVES     3   /* of a plane of quantized values, in shared memory, before conversion */
-#define CLAIM      1   /* index of the claim counter in the workspace */
-#define TILES      4   /* claimed tiles in shared memory */
-#define Q_STAGES   3   /* most stages of Q */
+#define ROWS        128 /* rows per tile */
+#define STAGES      2   /* stages of the K ring and of the V ring */
+#define COMPUTING   256 /* threads */
+#define CONVERTING  128 /* threads that convert quantized values */
+#define HALVES      3   /* of a plane of quantized values, in shared memory, before conversion */
+#define CLAIM       1   /* index of the claim counter in the workspace */
+#define TILE_STAGES 4   /* claimed tiles in shared memory */
+#define Q_STAGES    3   /* most stages of Q */
 
 /* FP8 values are converted to bf16 times 2^-112; Q, K's scales and V's make up for it. */
 #define Q_POWER 0x1p80f
@@ -68,10 +68,10 @@ struct claimed_tile {
 struct control {
     uint64_t q_full[Q_STAGES], q_empty[Q_STAGES];
     uint64_t full[2][STAGES], empty[2][STAGES]; /* of K, of V */
-    uint64_t tile_full[TILES], may_claim;
+    uint64_t tile_full[TILE_STAGES], may_claim;
     uint64_t staged_full[HALVES], staged_empty[HALVES]; /* of quantized values */
-    claimed_tile tiles[TILES];
-    int32_t params[TILES][RP_MASK_PARAMS_MAX]; /* of a program, for each tile */
+    claimed_tile tiles[TILE_STAGES];
+    int32_t params[TILE_STAGES][RP_MASK_PARAMS_MAX]; /* of a program, for each tile */
     uint32_t blocks[STAGES]; /* with a program: key + BLOCK_IS_... of the block in K's stage */
 };
 static_assert(sizeof(control) <= 1024, "");
@@ -305,8 +305,8 @@ static __device__ __forceinline__ void feed_keys(const wgmma_args &args, const a
     ring<HALVES> half;
     uint32_t blocks = 0;
     for (uint32_t count = 0;; count++) {
-        barrier_wait(at(&shared->tile_full[count % TILES]), count / TILES & 1);
-        const claimed_tile work = shared->tiles[count % TILES];
+        barrier_wait(at(&shared->tile_full[count % TILE_STAGES]), count / TILE_STAGES & 1);
+        const claimed_tile work = shared->tiles[count % TILE_STAGES];
         if (work.tile.tokens == 0)
             return;
         feed_blocks<D, Mask, is_quantized ? 1 : shape<D>::parts>(
@@ -426,10 +426,10 @@ static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &
         work.tile = find_tile<Mask>(call, claim / call.args.kv_heads);
         work.kv_head = claim % call.args.kv_heads;
         for (int i = 0; i < Mask::param_count; i++)
-            shared->params[count % TILES][i] = (int32_t)work.tile.params[i];
+            shared->params[count % TILE_STAGES][i] = (int32_t)work.tile.params[i];
     }
-    shared->tiles[count % TILES] = work;
-    barrier_arrive(at(&shared->tile_full[count % TILES]));
+    shared->tiles[count % TILE_STAGES] = work;
+    barrier_arrive(at(&shared->tile_full[count % TILE_STAGES]));
 }
 
 /* Warp 0 copies K and V, the other three warps Q, one tile ahead. The first tile's Q is loaded by
@@ -447,11 +447,11 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
     const uint32_t thread = threadIdx.x - 32;
     for (uint32_t count = 0;; count++) {
         const uint32_t slot = count % stages;
-        /* tiles[count % TILES] is free: the wait below was for an earlier tile. */
+        /* tiles[count % TILE_STAGES] is free: the wait below was for an earlier tile. */
         if (thread == 0)
             claim_tile<Mask>(call, shared, count);
         asm volatile("bar.sync %0, 96;" ::"r"(SYNC_FEEDERS) : "memory");
-        const claimed_tile work = shared->tiles[count % TILES];
+        const claimed_tile work = shared->tiles[count % TILE_STAGES];
         if (args.prefetches_q && count != 0)
             prefetch_q<D, 96>(call.args, work, thread, group);
         barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);

@@ -220,10 +220,10 @@ static __device__ __forceinline__ bool begin_tile(tile_state &now, const wgmma_a
     constexpr uint32_t stages = teams<D, Page>::q_stages;
     uint32_t slot = count % stages;
     barrier_wait(at(&from.shared->q_full[slot]), count / stages & 1);
-    now.work = from.shared->tiles[count % TILES];
+    now.work = from.shared->tiles[count % TILE_STAGES];
     if (now.work.tile.tokens == 0)
         return false;
-    now.params = from.shared->params[count % TILES];
+    now.params = from.shared->params[count % TILE_STAGES];
     now.count = count;
     now.q = from.q + slot * shape<D>::q_bytes;
     now.key = now.work.tile.first_key / shape<D>::keys * shape<D>::keys;
@@ -398,7 +398,7 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     places.staged = places.scales + 2 * STAGES * team::scale_bytes;
     places.staged_scales = places.staged + HALVES * team::half_bytes;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < TILES; i++)
+        for (int i = 0; i < TILE_STAGES; i++)
             barrier_init(at(&places.shared->tile_full[i]), 1);
         for (int i = 0; i < Q_STAGES; i++) {
             barrier_init(at(&places.shared->q_full[i]), 96);

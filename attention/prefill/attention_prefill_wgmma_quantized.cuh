@@ -156,8 +156,8 @@ static __device__ __forceinline__ void feed_quantized(const wgmma_args &args, co
     turn ring;
     converter<D, Mask, Page> convert(to, args.has_powers);
     for (uint32_t count = 0;; count++) {
-        barrier_wait(at(&shared->tile_full[count % TILES]), count / TILES & 1);
-        const claimed_tile work = shared->tiles[count % TILES];
+        barrier_wait(at(&shared->tile_full[count % TILE_STAGES]), count / TILE_STAGES & 1);
+        const claimed_tile work = shared->tiles[count % TILE_STAGES];
         if (work.tile.tokens == 0)
             return;
         block_walk<D, Mask> walk;

@@ -77,6 +77,31 @@ static void every_shape_is_run_with_the_bytes_and_operations_that_its_mask_shows
     }
 }
 
+/* Pages alone: the output keeps its type. A token has a scale. */
+static void pages_of_eight_bits_are_read_with_their_scales(void **state) {
+    const struct rp_attention_shape shapes[] = {{.batch = 3, .length = 70, HEADS},
+                                                {.prompt = true, .batch = 2, .length = 40, HEADS}};
+    static const enum rp_dtype types[] = {RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
+    (void)state;
+    for (size_t i = 0; i < RP_ARRAY_COUNT(types); i++) {
+        struct rp_bench_attention_config config = {.backend = rp_backend_cpu(),
+                                                   .device = device,
+                                                   .threads = 1,
+                                                   .dtype = RP_DTYPE_BF16,
+                                                   .quantized = types[i],
+                                                   .shapes = shapes,
+                                                   .shape_count = 2,
+                                                   .gemm_size = 64,
+                                                   .cold_bytes = 1u << 16,
+                                                   .case_seconds = 0.02,
+                                                   .seconds = 600.0};
+        assert_int_equal(rp_bench_attention(&config, result, NULL), RP_OK);
+        assert_int_equal(result->case_count, 2);
+        assert_true(result->cases[0].bytes == 2 * 3 * 70 * 2 * (16 + 4));
+        assert_true(result->cases[1].bytes == 2 * 2 * 40 * 2 * (16 + 4));
+    }
+}
+
 static void what_a_program_shows_is_counted_pair_by_pair(void **state) {
     static const char *const texts[] = {
         "causal && (sliding_window(20) || sink(3))",
@@ -193,6 +218,7 @@ static void a_dump_holds_inputs_and_the_output_that_belongs_to_them(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_is_run_with_the_bytes_and_operations_that_its_mask_shows),
+        cmocka_unit_test(pages_of_eight_bits_are_read_with_their_scales),
         cmocka_unit_test(what_a_program_shows_is_counted_pair_by_pair),
         cmocka_unit_test(what_there_is_no_time_for_is_counted),
         cmocka_unit_test(more_shapes_than_it_has_room_for_are_refused),
