@@ -277,8 +277,8 @@ static __device__ __forceinline__ void store_quad(void *data, rp_dtype dtype, si
         __stcg((uint2 *)((__nv_bfloat16 *)data + at), rp_pack_bf16(x));
 }
 
-/* What is done with the heads first, first + 1, ... of a token, which the warp holds. all: the place
- * of K's first head. */
+/* What is done with the heads first, first + 1, ... of a token, which the warp holds. all: the
+ * place of K's first head. */
 template <bool QUANTIZED>
 static __device__ __forceinline__ void
 finish_heads(const rp_qkv_post_cuda &args, head_columns<1> (&head)[MANY_HEADS], uint32_t token,

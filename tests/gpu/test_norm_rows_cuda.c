@@ -1,7 +1,7 @@
 /* Goal: norms of many rows, which have kernels of their own, give every row the bits that it has
  * among few rows, and write nothing else.
- * Method: the same operator on at most 256 rows at a time; outputs that are not live, columns past
- * a row's, and an unused output are unchanged. The rows are more than the GPU computes at a time. */
+ * Method: the same operator on at most 256 rows at a time; rows that are not live, columns past a
+ * row's, and an unused output are unchanged. The rows are more than the GPU computes at a time. */
 #include "tests/gpu/ops_fixture.h"
 
 #define FEW 256u /* rows of the other kernels */
