@@ -2,8 +2,6 @@
 
 #include "model/model.h"
 
-#include <stdlib.h>
-
 /* Uniform with a standard deviation of 0.02, as in rp_model_random. */
 #define RANDOM_SCALE 0.0346f
 
@@ -94,12 +92,11 @@ int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *devic
     int status = RP_OK;
     *prepared = 0;
     if (model->source) {
-        struct rp_weight_consumer consumer = {
-            .consume = prepare_weight,
-            .ctx = &p,
-            .window_bytes = RP_MODEL_STREAM_BYTES,
-            .quantize =
-                backend->matrix_quantize && !getenv("RP_LOAD_HOST") ? quantize_weight : NULL};
+        struct rp_weight_consumer consumer = {.consume = prepare_weight,
+                                              .ctx = &p,
+                                              .window_bytes = RP_MODEL_STREAM_BYTES,
+                                              .quantize = backend->matrix_quantize ? quantize_weight
+                                                                                   : NULL};
         status = rp_model_stream(model, &consumer, err);
     } else {
         for (uint32_t i = 0; i < model->weights.count && status == RP_OK; i++)
