@@ -3,23 +3,20 @@
  *
  * One warp computes one head of one token: few tokens still give many warps, and the chain of
  * dependent loads (row, slot, page) is as short as possible. With many tokens a warp computes
- * several heads, and of several tokens one after the other (qkv_post_stream_kernel; of partials of
- * one token, qkv_post_many_kernel).
+ * several heads (qkv_post_many_kernel).
  *
  * For 8-bit pages the warp holds a whole row, and so its maximum: quantized values and scale are
  * computed from the f32 values, with no other rounding, bit-equal to the CPU. */
 #include "attention/attention_cuda.h"
 #include "attention/kv_place.cuh"
 
-#include "device/cuda_sm_count.h"
 #include "device/cuda_vector.cuh"
 #include "device/ops_math.cuh"
-#include "device/quantize_packed.cuh"
+#include "device/quantize_row.cuh"
 
 #define WARPS         4   /* of a block */
 #define SPECULATE_MAX 256 /* with so few rows all are read before the live count is known */
 #define MANY_HEADS    4   /* of a warp, with more rows */
-#define STREAM_BLOCKS 5   /* of a multiprocessor, with more rows: 96 registers a thread */
 
 /* K and V; latents have no V. */
 static __host__ __device__ __forceinline__ uint32_t planes_of(const rp_kv_layout &kv) {
@@ -268,61 +265,6 @@ static __global__ void __launch_bounds__(WARPS * 32, VEC &&QUADS == 1 ? 12 : 8)
     }
 }
 
-/* A whole quad of columns. Intrinsics: stores of several places are merged by the compiler, which
- * splits them into words then. */
-static __device__ __forceinline__ void store_quad(void *data, rp_dtype dtype, size_t at, float4 x) {
-    if (dtype == RP_DTYPE_F32)
-        __stcg((float4 *)((float *)data + at), x);
-    else
-        __stcg((uint2 *)((__nv_bfloat16 *)data + at), rp_pack_bf16(x));
-}
-
-/* What is done with the heads first, first + 1, ... of a token, which the warp holds. all: the
- * place of K's first head. */
-template <bool QUANTIZED>
-static __device__ __forceinline__ void
-finish_heads(const rp_qkv_post_cuda &args, head_columns<1> (&head)[MANY_HEADS], uint32_t token,
-             uint32_t first, uint32_t lane, const kv_place &all, const four_angles (&angles)[1]) {
-    const uint32_t rotated = args.heads + args.kv_heads, total = rotated + args.kv_heads;
-    const uint32_t dim = args.head_dim;
-    const bool has_columns = 4 * lane < dim;
-#pragma unroll
-    for (int h = 0; h < MANY_HEADS; h++) {
-        const uint32_t index = first + h;
-        const bool is_q = index < args.heads, is_k = !is_q && index < rotated;
-        if (index >= total || (!is_q && !all.run))
-            break;
-        const float *norm = is_q ? args.q_norm : is_k ? args.k_norm : NULL;
-        if (norm) {
-            float4 weight[1] = {};
-            if (has_columns)
-                weight[0] = *(const float4 *)(norm + 4 * lane);
-            norm_head(head[h], weight, args);
-        }
-        if (is_q || is_k)
-            rotate<true, 1>(head[h], angles, NULL, args.rotary_dim / 2, lane);
-        if (is_q) {
-            const size_t at = (size_t)token * args.qkv.stride + index * dim + 4 * lane;
-            if (has_columns)
-                store_quad(args.qkv.data, args.qkv.dtype, at, head[h].x[0]);
-            continue;
-        }
-        kv_place place = all;
-        place.run += is_k ? (index - args.heads) * args.kv.head_stride
-                          : args.kv.plane_stride + (index - rotated) * args.kv.head_stride;
-        if (QUANTIZED)
-            store_quantized<true, 1>(args.kv, place, head[h], lane);
-        else if (has_columns)
-            store_quad(place.run, args.kv.dtype, place.at + 4 * lane, head[h].x[0]);
-    }
-}
-
-/* The row of the table for a position. */
-static __device__ __forceinline__ const float *angles_at(const rp_qkv_post_cuda &args,
-                                                         uint32_t position) {
-    return args.rope_table + (size_t)min(position, args.position_count - 1) * args.rotary_dim;
-}
-
 /* The same for many tokens, limited by bytes in flight. A warp has several heads of a token, all
  * loaded at once together with the token's row and slot; its angles are loaded once. */
 template <bool QUANTIZED>
@@ -331,7 +273,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 8)
     rp_stamp stamp(args.rows.stamp);
     const uint32_t lane = threadIdx.x % 32, token = blockIdx.y, dim = args.head_dim;
     const uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * MANY_HEADS;
-    const uint32_t total = args.heads + 2 * args.kv_heads;
+    const uint32_t rotated = args.heads + args.kv_heads, total = rotated + args.kv_heads;
     const rp_step_view &step = args.rows.step;
     head_columns<1> head[MANY_HEADS];
     stamp.begin();
@@ -354,97 +296,37 @@ static __global__ void __launch_bounds__(WARPS * 32, 8)
     if (first + MANY_HEADS > args.heads)
         all = kv_find(step, args.kv, row, position, args.layer, args.table, 0, 0);
     four_angles angles[1];
-    load_angles<true, 1>(angles, angles_at(args, position), args.rotary_dim / 2, lane);
-    finish_heads<QUANTIZED>(args, head, token, first, lane, all, angles);
-}
-
-/* A token's heads on their way to a warp of qkv_post_stream_kernel. */
-struct stream_token {
-    head_columns<1> head[MANY_HEADS];
-    four_angles angles[1];
-    uint32_t row, position;
-};
-
-/* Not kept in L1, which the slots are looked up in. volatile: issued before what is stored next. */
-static __device__ __forceinline__ float4 load_once(const float *from) {
-    float4 x;
-    asm volatile("ld.global.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "l"(from));
-    return x;
-}
-
-static __device__ __forceinline__ void load_heads(const rp_qkv_post_cuda &args, stream_token &to,
-                                                  uint32_t token, uint32_t first, uint32_t lane) {
-    const uint32_t dim = args.head_dim, total = args.heads + 2 * args.kv_heads;
-    const float *from =
-        (const float *)args.qkv.data + (size_t)token * args.qkv.stride + first * dim + 4 * lane;
+    load_angles<true, 1>(
+        angles, args.rope_table + (size_t)min(position, args.position_count - 1) * args.rotary_dim,
+        args.rotary_dim / 2, lane);
 #pragma unroll
     for (int h = 0; h < MANY_HEADS; h++) {
-        to.head[h].x[0] = float4();
-        if (first + h < total && 4 * lane < dim)
-            to.head[h].x[0] = load_once(from + h * dim);
+        const uint32_t index = first + h;
+        const bool is_q = index < args.heads, is_k = !is_q && index < rotated;
+        if (index >= total || (!is_q && !all.run))
+            break;
+        const float *norm = is_q ? args.q_norm : is_k ? args.k_norm : NULL;
+        if (norm) {
+            const float4 weight[1] = {rp_load4<true>(norm, RP_DTYPE_F32, 4 * lane, 4 * lane, dim)};
+            norm_head(head[h], weight, args);
+        }
+        if (is_q || is_k)
+            rotate<true, 1>(head[h], angles, NULL, args.rotary_dim / 2, lane);
+        if (is_q) {
+            if (4 * lane < dim)
+                rp_store4<true>(args.qkv, token, index * dim + 4 * lane, (index + 1) * dim,
+                                head[h].x[0]);
+            continue;
+        }
+        kv_place place = all;
+        place.run += is_k ? (index - args.heads) * args.kv.head_stride
+                          : args.kv.plane_stride + (index - rotated) * args.kv.head_stride;
+        if (QUANTIZED)
+            store_quantized<true, 1>(args.kv, place, head[h], lane);
+        else if (4 * lane < dim)
+            rp_store4<true>(place.run, args.kv.dtype, place.at + 4 * lane, 4 * lane, dim,
+                            head[h].x[0]);
     }
-}
-
-/* The same, f32 values without partials. The grid is as large as the GPU has room for; a warp
- * computes the same heads of every gridDim.y-th token. It issues the loads of its next token before
- * it computes the one at hand, and has that token's row and position from a turn before, so that no
- * load waits for another. Where a row's slot has its page is read last: of a prompt's tokens all
- * but the first find it in L1. */
-template <bool QUANTIZED>
-static __global__ void __launch_bounds__(WARPS * 32, STREAM_BLOCKS)
-    qkv_post_stream_kernel(const __grid_constant__ rp_qkv_post_cuda args) {
-    rp_stamp stamp(args.rows.stamp);
-    const uint32_t lane = threadIdx.x % 32;
-    const uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * MANY_HEADS;
-    const rp_step_view &step = args.rows.step;
-    uint32_t token = blockIdx.y;
-    stream_token even, odd;
-    stamp.begin();
-    if (first >= args.heads + 2 * args.kv_heads)
-        return;
-    load_heads(args, even, token, first, lane); /* a dead token's memory is there, too */
-    const uint32_t count = rp_live_count(step, RP_ROWS_TOKEN);
-    stamp.look();
-    if (token >= count)
-        return;
-    auto look_up = [&](stream_token &to, uint32_t at) {
-        to.row = at < count ? step.token_rows[at] : RP_ROW_NONE;
-        to.position = at < count ? step.positions[at] : 0;
-    };
-    look_up(even, token);
-    look_up(odd, token + gridDim.y);
-    load_angles<true, 1>(even.angles, angles_at(args, even.position), args.rotary_dim / 2, lane);
-    /* Whether there is a token after this one. */
-    auto take = [&](stream_token &now, stream_token &next) {
-        const uint32_t after = token + gridDim.y, row = now.row, position = now.position;
-        if (after < count) {
-            load_heads(args, next, after, first, lane);
-            load_angles<true, 1>(next.angles, angles_at(args, next.position), args.rotary_dim / 2,
-                                 lane);
-        }
-        look_up(now, after + gridDim.y);
-        if (row != RP_ROW_NONE) {
-            kv_place all = {NULL, 0, 0}; /* of K's first head */
-            if (first + MANY_HEADS > args.heads)
-                all = kv_find(step, args.kv, row, position, args.layer, args.table, 0, 0);
-            finish_heads<QUANTIZED>(args, now.head, token, first, lane, all, now.angles);
-        }
-        token = after;
-        return token < count;
-    };
-    while (take(even, odd) && take(odd, even))
-        continue;
-}
-
-static int qkv_post_stream_start(const rp_qkv_post_cuda *args, cudaStream_t stream) {
-    const uint32_t parts = RP_CEIL_DIV(args->heads + 2 * args->kv_heads, WARPS * MANY_HEADS);
-    const uint32_t most = RP_MAX(rp_cuda_sm_count() * STREAM_BLOCKS / parts, 1u);
-    return rp_cuda_start(args->kv.scales_at ? qkv_post_stream_kernel<true>
-                                            : qkv_post_stream_kernel<false>,
-                         dim3(parts, RP_MIN(most, (uint32_t)args->rows.max_rows)), dim3(WARPS * 32),
-                         0, stream, !args->rows.plain_edges, *args);
 }
 
 static int qkv_post_many_start(const rp_qkv_post_cuda *args, cudaStream_t stream) {
@@ -476,10 +358,7 @@ int rp_qkv_post_cuda_run(const void *args_void, cudaStream_t stream) {
     bool table = args->rotary_dim % 8 == 0 && rp_vector_ok(args->rope_table, RP_DTYPE_F32, 0);
     bool vector = args->head_dim % 4 == 0 && norms && table && rp_vector_ok(args->qkv) &&
                   (args->partials.count == 0 || rp_vector_ok(args->partials));
-    bool many = vector && args->head_dim <= 128 && args->rows.max_rows > SPECULATE_MAX;
-    if (many && args->partials.count == 0 && args->qkv.dtype == RP_DTYPE_F32 && !rp_cuda_norm_old())
-        return qkv_post_stream_start(args, stream);
-    if (many)
+    if (vector && args->head_dim <= 128 && args->rows.max_rows > SPECULATE_MAX)
         return qkv_post_many_start(args, stream);
     return vector ? qkv_post_start<true>(args, stream) : qkv_post_start<false>(args, stream);
 }

@@ -4,7 +4,6 @@
 
 #include <cuda_runtime.h>
 #include <stdint.h>
-#include <stdlib.h>
 
 /* Multiprocessors of the GPU in use. Allowed during a capture. */
 static inline uint32_t rp_cuda_sm_count(void) {
@@ -13,12 +12,6 @@ static inline uint32_t rp_cuda_sm_count(void) {
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
     return error == cudaSuccess && count > 0 ? (uint32_t)count : 1u;
-}
-
-/* Temporary, to compare: RP_NORM_OLD=1 selects the kernels of many rows as they were. */
-static inline int rp_cuda_norm_old(void) {
-    const char *value = getenv("RP_NORM_OLD");
-    return value && value[0] == '1';
 }
 
 #endif

@@ -17,7 +17,6 @@
  * norm_long_kernel, whose sums have the same order. */
 #include "device/ops_cuda.h"
 
-#include "device/cuda_sm_count.h"
 #include "device/cuda_vector.cuh"
 #include "device/norm_stream_cuda.h"
 #include "device/norm_team.cuh"
@@ -316,7 +315,7 @@ static int start(const norm_args &args, bool vector, cudaStream_t stream) {
 int rp_norm_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_norm_cuda *from = (const rp_norm_cuda *)args_void;
     norm_args args = {};
-    if (rp_norm_stream_takes(from) && !rp_cuda_norm_old())
+    if (rp_norm_stream_takes(from))
         return rp_norm_stream_run(from, stream);
     args.rows = from->rows;
     args.in = from->in;

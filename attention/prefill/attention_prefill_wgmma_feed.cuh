@@ -15,11 +15,7 @@
 #define CLAIM       1   /* index of the claim counter in the workspace */
 #define TILE_STAGES 4   /* claimed tiles in shared memory */
 #define Q_STAGES    3   /* most stages of Q */
-
-/* FP8 values are converted to bf16 times 2^-112; Q, K's scales and V's make up for it. */
-#define Q_POWER 0x1p80f
-#define K_POWER 0x1p32f
-#define V_POWER 0x1p112f
+#define LEAD_BLOCKS 4   /* of keys, from the claim of a tile to the last copy of the tile before */
 
 /* Named barriers: 0 is __syncthreads. */
 enum { SYNC_FEEDERS = 1, SYNC_ROWS = 2 /* and 3 */, SYNC_TURN = 4 /* and 5 */ };
@@ -80,10 +76,6 @@ struct wgmma_args {
     CUtensorMap map; /* (page, layer and plane, head, token, column) */
     rp_attention_cuda_args call;
     uint32_t box_tokens;
-    /* The next tile is claimed this many blocks before the current tile's last one is copied. */
-    uint32_t lead;
-    bool prefetches_q; /* into the L2, when its tile is claimed */
-    bool has_powers;   /* FP8: attention_prefill_wgmma_quantized.cuh */
     capped_powers cap;
 };
 
@@ -283,7 +275,7 @@ static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, contr
     while (more) {
         const uint32_t entry = walk.entry, now = page, position = walk.key() + offset;
         const bool is_needed = is_mine;
-        if (!may_claim && walk.left < args.lead) {
+        if (!may_claim && walk.left < LEAD_BLOCKS) {
             may_claim = true;
             if (lane == 0)
                 barrier_arrive(at(&shared->may_claim));
@@ -332,18 +324,12 @@ static __device__ __forceinline__ void load_eight(float4 (&x)[2], const float *f
     }
 }
 
-static __device__ __forceinline__ void scale_eight(float4 (&x)[2], float factor) {
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        x[i] = make_float4(x[i].x * factor, x[i].y * factor, x[i].z * factor, x[i].w * factor);
-}
-
 /* Rows [first, first + count) of Q, rounded to bf16; zeros where there is no token. Batch rows of a
- * thread are in flight at once: no load depends on a branch. Scaled: times a power of two. */
-template <int D, bool Wide, uint32_t Threads, uint32_t Batch, bool Scaled>
-static __device__ __forceinline__ void
-load_q(const rp_attention_args &args, uint32_t to, const claimed_tile &work, uint32_t thread,
-       uint32_t group, uint32_t first, uint32_t count, float factor) {
+ * thread are in flight at once: no load depends on a branch. */
+template <int D, bool Wide, uint32_t Threads, uint32_t Batch>
+static __device__ __forceinline__ void load_q(const rp_attention_args &args, uint32_t to,
+                                              const claimed_tile &work, uint32_t thread,
+                                              uint32_t group, uint32_t first, uint32_t count) {
     constexpr uint32_t chunks = D / 8, step = Threads / chunks;
     uint32_t chunk = thread % chunks, rows = work.tile.tokens * group;
     uint32_t divisor = (65535 + group) / group; /* row / group for rows below 256 */
@@ -361,8 +347,6 @@ load_q(const rp_attention_args &args, uint32_t to, const claimed_tile &work, uin
             uint32_t at = row + i * step;
             bool has_token = at < rows;
             uint32_t place = to + chunk / 8 * (ROWS * 128) + at * 128 + (chunk % 8 ^ at % 8) * 16;
-            if (Scaled)
-                scale_eight(x[i], factor);
             if (at < first + count)
                 asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place),
                              "r"(has_token ? pack_bf16(x[i][0].x, x[i][0].y) : 0),
@@ -379,15 +363,11 @@ template <int D, rp_dtype Page, uint32_t Threads, uint32_t Batch>
 static __device__ __forceinline__ void feed_q(const wgmma_args &args, uint32_t to,
                                               const claimed_tile &work, uint32_t thread,
                                               uint32_t group, uint32_t first, uint32_t count) {
-    constexpr bool scaled = Page == RP_DTYPE_FP8_E4M3;
     const rp_attention_args &call = args.call.args;
-    const float factor = args.has_powers ? Q_POWER : 1.0f;
     if (call.q_stride % 4 == 0 && (uintptr_t)call.q % 16 == 0)
-        load_q<D, true, Threads, Batch, scaled>(call, to, work, thread, group, first, count,
-                                                factor);
+        load_q<D, true, Threads, Batch>(call, to, work, thread, group, first, count);
     else
-        load_q<D, false, Threads, Batch, scaled>(call, to, work, thread, group, first, count,
-                                                 factor);
+        load_q<D, false, Threads, Batch>(call, to, work, thread, group, first, count);
 }
 
 /* Requests the rows of Q of a tile that is loaded later: a token's query heads of one KV head are
@@ -452,7 +432,7 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
             claim_tile<Mask>(call, shared, count);
         asm volatile("bar.sync %0, 96;" ::"r"(SYNC_FEEDERS) : "memory");
         const claimed_tile work = shared->tiles[count % TILE_STAGES];
-        if (args.prefetches_q && count != 0)
+        if (count != 0)
             prefetch_q<D, 96>(call.args, work, thread, group);
         barrier_wait(at(&shared->q_empty[slot]), (count / stages & 1) ^ 1);
         if (work.tile.tokens != 0 && count != 0)

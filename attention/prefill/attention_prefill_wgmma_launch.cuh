@@ -6,8 +6,6 @@
 #include "attention/prefill/attention_prefill_wgmma_kernel.cuh"
 #include "attention/program/attention_program_cuda.h"
 
-#include <stdlib.h>
-
 template <int D, bool Turns, rp_dtype Page, bool Capped>
 static __global__ void __launch_bounds__(teams<D, Page>::threads, 1)
     prefill_wgmma_kernel(const __grid_constant__ wgmma_args args) {
@@ -79,13 +77,6 @@ static int wgmma_start(const rp_attention_cuda_args *call, cudaStream_t stream) 
         return error;
     wgmma_args args = {};
     args.call = *call;
-    /* Temporary, for measurements. 0: claimed 3 blocks ahead, Q not prefetched; 2: 8 blocks ahead;
-     * 3: FP8 values are multiplied one by one. */
-    const char *chosen = getenv("RP_PREFILL_VARIANT");
-    const int variant = chosen ? atoi(chosen) : 1;
-    args.lead = variant == 0 ? 3 : variant == 2 ? 8 : 4;
-    args.has_powers = Page == RP_DTYPE_FP8_E4M3 && variant != 0 && variant != 3;
-    args.prefetches_q = variant != 0;
     if (call->args.soft_cap > 0)
         args.cap = powers_of(call->args.scale, call->args.soft_cap);
     args.box_tokens =

@@ -9,12 +9,7 @@
  *
  * Scales stay outside (attention_quantized_cuda.cuh): those of keys that no row of the tile sees
  * are zero, so that their quantized values, which may be garbage, contribute nothing. Keys that are
- * not copied have the finite values of whatever the place contained.
- *
- * FP8 with has_powers: the bits of its f16 (a hardware conversion), placed in a bf16, are the value
- * times 2^-112, never denormal. Instead of a multiplication of each value, Q is multiplied by 2^80,
- * K's scales by 2^32 and V's by 2^112: powers of two change no rounding. V's scales must be below
- * 2^15 and q below 2^47. */
+ * not copied have the finite values of whatever the place contained. */
 #ifndef RP_ATTENTION_ATTENTION_PREFILL_WGMMA_QUANTIZED_CUH
 #define RP_ATTENTION_ATTENTION_PREFILL_WGMMA_QUANTIZED_CUH
 
@@ -32,21 +27,12 @@ static __device__ __forceinline__ uint32_t scale_place(uint32_t key) {
     return key / 16 * 64 + key % 8 / 2 * 16 + key / 8 % 2 * 8 + key % 2 * 4;
 }
 
-/* Four FP8 values as bf16, in order, times 2^-112. */
-static __device__ __forceinline__ void fp8_to_small_bf16(uint32_t quantized, uint32_t &low,
-                                                         uint32_t &high) {
-    fp8_to_f16(quantized, low, high);
-    low = (low & 0x80008000u) | (low >> 3 & 0x0FFF0FFFu);
-    high = (high & 0x80008000u) | (high >> 3 & 0x0FFF0FFFu);
-}
-
 /* One converting thread's share of a block of keys: chunks of 16 columns. */
 template <int D, typename Mask, rp_dtype Page> struct converter {
     static constexpr uint32_t keys = shape<D>::keys, chunks = D / 16, rows = CONVERTING / chunks;
     static constexpr uint32_t copies = keys / rows, half = copies / 2; /* of a thread and plane */
     static constexpr uint32_t scales = 2 * keys / CONVERTING;          /* of a thread */
     const addresses &places;
-    const bool has_powers;
     uint32_t thread;
     uint32_t from, to[2]; /* of the thread's first chunk: in a half, and its columns in a stage */
     ring<HALVES> next;
@@ -54,8 +40,7 @@ template <int D, typename Mask, rp_dtype Page> struct converter {
     float scale[scales];
 
     /* Eight lanes read whole banks, and write rows of both parities: no bank conflicts. */
-    __device__ __forceinline__ converter(const addresses &places, bool has_powers)
-        : places(places), has_powers(has_powers) {
+    __device__ __forceinline__ explicit converter(const addresses &places) : places(places) {
         thread = threadIdx.x % CONVERTING;
         const uint32_t lane = thread % 32, part = chunks == 8 ? lane / 4 % 2 : 0;
         const uint32_t chunk = lane % 4 + part * 4;
@@ -67,8 +52,7 @@ template <int D, typename Mask, rp_dtype Page> struct converter {
                 part * shape<D>::part_bytes + row * 128 + ((chunk % 4 * 2 + eight) ^ row % 8) * 16;
     }
     /* Converts the next half, which is the low or high half of a plane, into the stage. */
-    template <uint32_t Half, bool Powers>
-    __device__ __forceinline__ void convert_half(uint32_t stage) {
+    template <uint32_t Half> __device__ __forceinline__ void convert_half(uint32_t stage) {
         const uint32_t source = from + next.stage * teams<D, Page>::half_bytes;
         uint32_t x[half][4];
         barrier_wait(at(&places.shared->staged_full[next.stage]), next.parity);
@@ -85,11 +69,9 @@ template <int D, typename Mask, rp_dtype Page> struct converter {
                 uint32_t out[4];
 #pragma unroll
                 for (uint32_t w = 0; w < 2; w++)
-                    if constexpr (Powers)
-                        fp8_to_small_bf16(x[i][eight * 2 + w], out[w * 2], out[w * 2 + 1]);
-                    else /* bytes 0, 2, 1, 3: makes pairs neighbors */
-                        quantized_to_bf16<Page>(__byte_perm(x[i][eight * 2 + w], 0, 0x3120),
-                                                out[w * 2], out[w * 2 + 1]);
+                    /* bytes 0, 2, 1, 3: makes pairs neighbors */
+                    quantized_to_bf16<Page>(__byte_perm(x[i][eight * 2 + w], 0, 0x3120), out[w * 2],
+                                            out[w * 2 + 1]);
                 asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
                                  stage + to[eight] + (Half * half + i) * rows * 128),
                              "r"(out[0]), "r"(out[1]), "r"(out[2]), "r"(out[3])
@@ -100,13 +82,8 @@ template <int D, typename Mask, rp_dtype Page> struct converter {
     }
     /* Both halves of a plane; full: the stage's barrier. */
     __device__ __forceinline__ void convert(uint32_t stage, uint64_t *full) {
-        if (Page == RP_DTYPE_FP8_E4M3 && has_powers) {
-            convert_half<0, Page == RP_DTYPE_FP8_E4M3>(stage);
-            convert_half<1, Page == RP_DTYPE_FP8_E4M3>(stage);
-        } else {
-            convert_half<0, false>(stage);
-            convert_half<1, false>(stage);
-        }
+        convert_half<0>(stage);
+        convert_half<1>(stage);
         fence_async_proxy();
         barrier_arrive(at(full));
     }
@@ -130,8 +107,6 @@ template <int D, typename Mask, rp_dtype Page> struct converter {
                 : "=f"(scale[i])
                 : "r"(places.staged_scales + blocks % 2 * teams<D, Page>::scale_bytes + index * 4)
                 : "memory");
-            if (has_powers)
-                scale[i] *= index < keys ? K_POWER : V_POWER;
             if (!is_seen)
                 scale[i] = 0.0f;
         }
@@ -154,7 +129,7 @@ static __device__ __forceinline__ void feed_quantized(const wgmma_args &args, co
                                                       uint32_t group) {
     control *shared = to.shared;
     turn ring;
-    converter<D, Mask, Page> convert(to, args.has_powers);
+    converter<D, Mask, Page> convert(to);
     for (uint32_t count = 0;; count++) {
         barrier_wait(at(&shared->tile_full[count % TILE_STAGES]), count / TILE_STAGES & 1);
         const claimed_tile work = shared->tiles[count % TILE_STAGES];

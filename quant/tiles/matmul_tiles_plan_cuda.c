@@ -139,8 +139,13 @@ static void lay_out_stages(struct rp_matmul_tiles_args *args, uint32_t room, uin
         weights = (uint32_t)RP_ALIGN_UP(weights, 128u);
     args->weight_bytes = weights;
     uint32_t stage = 2 * 128 * args->tokens + weights, most = RP_MAX(EARLY_BYTES / weights, 2u);
-    if (!args->is_earlier && !args->together && !(variant / 10 & RP_MATMUL_TILES_WHOLE))
-        most = RP_MAX((BLOCK_SHARED - 2048) / (stage + 24), 3u);
+    if (!args->is_earlier && !args->together && !(variant / 10 % 10 & RP_MATMUL_TILES_WHOLE) &&
+        !(variant >= 100 && args->gated)) {
+        uint32_t shared = variant >= 300 ? 96u * 1024 : variant >= 200 ? 78u * 1024 : BLOCK_SHARED;
+        most = RP_MAX((shared - 2048) / (stage + 24), 3u);
+    }
+    if (variant >= 300 && args->gated)
+        most = RP_MAX((129u * 1024 - 2048) / (stage + 24), 3u);
     args->stages = RP_MIN(room / (stage + 24), most);
     args->stages = RP_MIN(args->stages, RP_MIN(STAGES_MOST, args->segment_tiles));
     args->shared_bytes = 1024 + args->stages * (stage + 24);
@@ -150,7 +155,7 @@ static void lay_out_stages(struct rp_matmul_tiles_args *args, uint32_t room, uin
 static int lay_out(struct rp_matmul_tiles_args *args, const struct rp_matmul_cuda *op) {
     uint32_t room = rp_matmul_cuda_shared_room(op) - 1024, sms = op->limits.sm_count;
     uint32_t variant = variant_now();
-    args->is_single = variant / 10 & RP_MATMUL_TILES_SINGLE;
+    args->is_single = variant / 10 % 10 & RP_MATMUL_TILES_SINGLE;
     args->tokens = 8;
     while (args->tokens < 64 && args->tokens < op->rows.max_rows)
         args->tokens *= 2;
@@ -204,7 +209,7 @@ static int encode_weights(struct rp_matmul_tiles_args *args, struct rp_error *er
 static void prefetch_next(struct rp_matmul_tiles_args *args, const struct rp_matmul_cuda *op) {
     const struct rp_matrix *next = op->next;
     if (args->is_earlier || args->stages < args->segment_tiles || args->token_tiles > 1 || !next ||
-        next->layout != RP_LAYOUT_TILES || variant_now() / 10 & RP_MATMUL_TILES_LONE)
+        next->layout != RP_LAYOUT_TILES || variant_now() / 10 % 10 & RP_MATMUL_TILES_LONE)
         return;
     uint32_t tile = rp_tile_bytes(format_of(next, 0)), panels = 0;
     uint32_t tiles = RP_CEIL_DIV(next->cols, RP_TILE_COLS);

@@ -64,19 +64,15 @@ static void test_few_blocks_with_many_tiles_give_the_same_bits(void **state) {
         {4, 2, 64, 64, 0, BF16, BF16, 300},   {4, 2, 128, 32, 0, BF16, F32, 300},
         {4, 2, 128, 64, 90, BF16, BF16, 300}, {4, 2, 256, 64, 0, BF16, F32, 300},
         {8, 1, 128, 64, 20, BF16, BF16, 300}, {8, 1, 256, 64, 20, BF16, BF16, 300}};
-    static const char *const variants[] = {"0", "1", "2"};
     struct fixture *f = *state;
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         fixture_open(f, &shapes[i]);
         fixture_keep_prompt(f, rp_attention_prefill_cuda_run, 1, 300);
-        for (size_t v = 0; v < RP_ARRAY_COUNT(variants); v++)
-            for (uint32_t blocks = 1; blocks <= 3; blocks += 2) {
-                setenv("RP_PREFILL_VARIANT", variants[v], 1);
-                f->call.config.limits.sm_count = blocks;
-                fixture_run(f, rp_attention_prefill_cuda_run, 0);
-                fixture_check_bits(f, "few blocks");
-            }
-        unsetenv("RP_PREFILL_VARIANT");
+        for (uint32_t blocks = 1; blocks <= 3; blocks += 2) {
+            f->call.config.limits.sm_count = blocks;
+            fixture_run(f, rp_attention_prefill_cuda_run, 0);
+            fixture_check_bits(f, "few blocks");
+        }
     }
 }
 

@@ -19,7 +19,7 @@ except ImportError as error:
 TEXT, PROMPT, ANSWER = 160, 20, 60
 VOCABULARY = 260
 LIMIT = 1e-2  # as in test_transformers.py for bf16
-FLAGS = ("--max-num-seqs", "2", "--max-num-batched-tokens", "256")
+FLAGS = ("--max-num-seqs", "2", "--max-num-batched-tokens", "256", "--kv-cache-memory-bytes", "64M")
 
 
 def complete(server, prompt, tokens, **more):
