@@ -98,8 +98,6 @@ struct rp_matmul_cuda {
     struct rp_matmul_norm norm;
     /* Where out is stored a second time; only where rp_matmul_cuda_copies says so. */
     struct rp_matmul_copy copy;
-    /* The matrix of the GEMM after this one: its weights may be prefetched. NULL: unknown. */
-    const struct rp_matrix *next;
     uint32_t segment; /* columns of K in a segment, of bf16 and of tiles; 0: the rule's */
     /* Weights in tiles: room for (n, k) bf16, where rp_matmul_cuda_weight_scratch wants it */
     void *weight_scratch;

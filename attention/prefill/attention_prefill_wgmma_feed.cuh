@@ -149,10 +149,10 @@ stage_block(const wgmma_args &args, const addresses &to, uint32_t kv_head, ring<
         uint32_t bytes = __popc(__ballot_sync(0xFFFFFFFFu, is_now)) * box * D;
         if (i == 0)
             bytes += __popc(__ballot_sync(0xFFFFFFFFu, mine)) * box * 8;
-        if (threadIdx.x % 32 == 0) {
-            barrier_wait(at(&to.shared->staged_empty[half.stage]), half.parity ^ 1);
+        /* each lane: so racecheck follows it */
+        barrier_wait(at(&to.shared->staged_empty[half.stage]), half.parity ^ 1);
+        if (threadIdx.x % 32 == 0)
             barrier_expect(barrier, bytes);
-        }
         __syncwarp();
         if (is_now)
             copy_bulk(to.staged + half.stage * teams<D, Page>::half_bytes + row % (keys / 2) * D,

@@ -120,21 +120,12 @@ static size_t most_weight_scratch(const struct lowering *low, uint32_t rows) {
     return most;
 }
 
-/* The matrix of the first GEMM after operator `at`. */
-static const struct rp_matrix *next_matrix(const struct lowering *low, uint32_t at) {
-    for (uint32_t i = at + 1; i < low->program->op_count; i++)
-        if (op_at(low, i)->kind == RP_OP_LINEAR)
-            return op_at(low, i)->weight;
-    return NULL;
-}
-
 int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *fused,
                          bool quantized, const struct rp_matmul_copy *copy, struct rp_arena *memory,
                          struct rp_cuda_launch *launch, struct rp_cuda_partials *partials) {
     const struct rp_op *op = linear_of(low, fused), *first = member_of(low, fused, 0);
     const struct rp_step_config *step = &low->bindings->step.config;
     struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, fused, quantized);
-    matmul.next = next_matrix(low, rp_fused_find(low->program, fused, RP_OP_LINEAR));
     matmul.partials_wanted = fused->partials_to != RP_FUSED_NONE;
     if (copy && copy->to) {
         matmul.copy = *copy;

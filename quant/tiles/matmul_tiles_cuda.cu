@@ -11,17 +11,10 @@ namespace {
 #define ROW_HALVES (RP_TILE_COLS + 8u) /* of a row in shared memory: no conflicts of banks */
 
 rp_matmul_tiles_kernel find_kernel(const rp_matmul_tiles_args &args) {
-    rp_matmul_tiles_kernel found = {};
-    if (args.is_earlier) {
-        found = rp_matmul_tiles_int4_find(args);
-        if (!found.kernel)
-            found = rp_matmul_tiles_k_find(args);
-        return found.kernel ? found : rp_matmul_tiles_other_find(args);
-    }
-    found = rp_matmul_tiles_panels_int4_find(args);
+    rp_matmul_tiles_kernel found = rp_matmul_tiles_int4_find(args);
     if (!found.kernel)
-        found = rp_matmul_tiles_panels_k_find(args);
-    return found.kernel ? found : rp_matmul_tiles_panels_other_find(args);
+        found = rp_matmul_tiles_k_find(args);
+    return found.kernel ? found : rp_matmul_tiles_other_find(args);
 }
 
 /* --- segments ----------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* matmul_tiles_cuda.h - GEMMs of weights in tiles (quant/tiles.h) on CUDA, with rows of bf16.
  *
  * Up to RP_MATMUL_TILES_ROWS rows one kernel decodes weights in registers and multiplies
- * (matmul_tiles_panels_kernel.cuh). More rows, and sizes outside its rules: the weights are written as a
+ * (matmul_tiles_kernel.cuh). More rows, and sizes outside its rules: the weights are written as a
  * bf16 matrix to scratch memory, and the GEMMs of bf16 do the rest. Both have the reduction
  * contract of bf16 weights (matmul_cuda.h) with the values of rp_tiles_weight and segments of
  * rp_matmul_tiles_segment. */
@@ -18,19 +18,8 @@ extern "C" {
 #endif
 
 #define RP_MATMUL_TILES_ROWS     256u /* most rows of the kernel for tiles */
-#define RP_MATMUL_TILES_WARPS    8u   /* most multiplying warps of a block */
 #define RP_MATMUL_TILES_PANELS   16u  /* most panels of a block */
 #define RP_MATMUL_TILES_SEGMENTS 8u
-
-/* RP_TILES_VARIANT, for measuring: 0 the kernel of matmul_tiles_kernel.cuh; 1 to 3 that of
- * matmul_tiles_panels_kernel.cuh, with two panels of a warp, with one, and with one and wgmma for
- * more than eight tokens. + 10: as much shared memory as one block of a multiprocessor has. + 20:
- * the next GEMM's weights are not prefetched. + 40: a copy for each tile, in place of one for the
- * tiles of all panels. Bits are the same. */
-#define RP_MATMUL_TILES_VARIANT 3u
-#define RP_MATMUL_TILES_WHOLE   1u
-#define RP_MATMUL_TILES_LONE    2u
-#define RP_MATMUL_TILES_SINGLE  4u
 
 /* Frozen arguments of one part, or of several of one format; 64-byte aligned, for the tensor
  * map. */
@@ -42,7 +31,6 @@ struct rp_matmul_tiles_args {
     struct rp_cuda_stamp stamp;
     struct rp_tile_format format;
     const unsigned char *data; /* tiles */
-    const unsigned char *ups;  /* gated: those of the ups */
     const float *bias;
     void *out; /* of the first row of the part */
     size_t out_stride;
@@ -52,21 +40,15 @@ struct rp_matmul_tiles_args {
     uint32_t rows;                           /* outputs */
     uint32_t panels;                         /* of 16 outputs; gated: of gates */
     uint32_t warps;                          /* multiplying ones of a block */
-    uint32_t block_panels, warp_panels;      /* of a block: gates and ups; of a warp */
+    uint32_t block_panels;                   /* of a block; gated: gates and ups */
     uint32_t pieces;                         /* of a tile: a box has at most 256 elements a side */
     uint32_t ups_begin, weight_bytes;        /* of a stage: of the block's ups, of all */
     uint32_t tiles, segment_tiles, segments; /* of K; a block has one segment */
     uint32_t tokens;                         /* of a block: 8, 16, 32, 64 */
     uint32_t stages;                         /* of 128 columns, tokens and a block's weights */
     uint32_t grid, token_tiles, shared_bytes, shared_most;
-    /* The first columns of the next GEMM's panels, to be prefetched; 0 bytes of each: none */
-    const unsigned char *next;
-    uint32_t next_panels, next_bytes, next_stride;
     enum rp_activation fn;
     bool gated, out_bf16, accumulate, dependent;
-    bool together;   /* warps multiply more than eight tokens in groups of four */
-    bool is_earlier; /* variant 0 */
-    bool is_single;  /* variant + 40 */
 };
 
 int rp_matmul_tiles_cuda_prepare(const struct rp_matmul_tiles_args *args);

@@ -53,12 +53,6 @@ __device__ __forceinline__ uint32_t bf16_pair(float value) {
 }
 __device__ __forceinline__ uint32_t bf16_twice(uint32_t half) { return half | half << 16; }
 
-#ifdef RP_TILES_SHIFTED /* the kernel before this one, for comparisons */
-constexpr bool IN_PLACE = false;
-#else
-constexpr bool IN_PLACE = true;
-#endif
-
 constexpr uint32_t BF16_109 = 0x76007600u;         /* 2^109, twice */
 constexpr uint32_t BF16_105 = 0x74007400u;         /* 2^105 */
 constexpr uint32_t BF16_102 = 0x72807280u;         /* 2^102 */
@@ -79,7 +73,7 @@ template <int BITS_, int GROUP_, rp_tile_kind KIND_> struct tile_format {
                                                                     : 32 * GROUPS;
     static constexpr uint32_t BYTES = SCALE_BYTES + 256 * BITS;
     /* codes of rows lane / 4 + 8 stay in bits 4 to 7 */
-    static constexpr bool HIGHER = IN_PLACE && BITS == 4 && KIND != RP_TILE_FP4;
+    static constexpr bool HIGHER = BITS == 4 && KIND != RP_TILE_FP4;
 };
 
 /* Factors of a group for a lane's two rows: w * 2^-24 = u * a + c; ZERO: (u * 2^127 + c) * a. */

@@ -41,8 +41,5 @@ struct rp_matmul_tiles_kernel {
 rp_matmul_tiles_kernel rp_matmul_tiles_int4_find(const rp_matmul_tiles_args &args);
 rp_matmul_tiles_kernel rp_matmul_tiles_k_find(const rp_matmul_tiles_args &args);
 rp_matmul_tiles_kernel rp_matmul_tiles_other_find(const rp_matmul_tiles_args &args);
-rp_matmul_tiles_kernel rp_matmul_tiles_panels_int4_find(const rp_matmul_tiles_args &args);
-rp_matmul_tiles_kernel rp_matmul_tiles_panels_k_find(const rp_matmul_tiles_args &args);
-rp_matmul_tiles_kernel rp_matmul_tiles_panels_other_find(const rp_matmul_tiles_args &args);
 
 #endif

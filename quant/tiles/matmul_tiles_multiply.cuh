@@ -1,4 +1,4 @@
-/* matmul_tiles_multiply.cuh - how warps of matmul_tiles_panels_kernel.cuh multiply a stage.
+/* matmul_tiles_multiply.cuh - how warps of matmul_tiles_kernel.cuh multiply a stage.
  *
  * A dependent chain of products leaves a warp idle between two of them, unless there is something
  * to decode. So a lane has the codes of the next stage in registers before it multiplies the
@@ -101,33 +101,20 @@ __device__ __forceinline__ void decode_pair(const unsigned char *tile, const uns
         load_scales<Format>(next, 0, lane / 4, offset, held.scales);
 }
 
-/* Columns [0, 128) of PANELS panels, `step` bytes behind each other, by 8 NT tokens, with mma.sync.
- * tokens: the address of this lane's row in them. */
-template <typename Format, int NT, int PANELS>
+/* Columns [0, 128) of a panel by eight tokens, with mma.sync. tokens: the address of this lane's row
+ * in them. */
+template <typename Format>
 __device__ __forceinline__ void multiply_stage(const unsigned char *tile, const unsigned char *next,
-                                               uint32_t step, uint32_t tokens, uint32_t lane,
-                                               uint32_t offset, held_tile<Format> (&held)[PANELS],
-                                               float (&sums)[PANELS][NT][4]) {
+                                               uint32_t tokens, uint32_t lane, uint32_t offset,
+                                               held_tile<Format> &held, float (&sums)[4]) {
 #pragma unroll
     for (int pair = 0; pair < 4; pair++) {
-        uint32_t a[PANELS][2][4], b[2][4];
-        uint32_t from = (tokens + pair / 2 * NT * 8 * TOKEN_ROW) ^ pair % 2 * 64;
+        uint32_t a[2][4], b[4];
         /* the swizzle moves 16 bytes: two steps are four of them */
-        load_tokens(from, b[0]);
-#pragma unroll
-        for (int p = 0; p < PANELS; p++)
-            decode_pair<Format>(tile + p * step, next + p * step, pair, lane, offset, held[p],
-                                a[p]);
-#pragma unroll
-        for (int t = 0; t < NT; t++) {
-            if (t + 1 < NT)
-                load_tokens(from + (t + 1) * 8 * TOKEN_ROW, b[(t + 1) % 2]);
-#pragma unroll
-            for (int odd = 0; odd < 2; odd++)
-#pragma unroll
-                for (int p = 0; p < PANELS; p++)
-                    multiply_step(sums[p][t], a[p][odd], b[t % 2][2 * odd], b[t % 2][2 * odd + 1]);
-        }
+        load_tokens((tokens + pair / 2 * 8 * TOKEN_ROW) ^ pair % 2 * 64, b);
+        decode_pair<Format>(tile, next, pair, lane, offset, held, a);
+        multiply_step(sums, a[0], b[0], b[1]);
+        multiply_step(sums, a[1], b[2], b[3]);
     }
 }
 
@@ -145,17 +132,16 @@ struct ring_at {
 /* The ring as a multiplying warp sees it: addresses of stage 0. */
 struct ring_view {
     const unsigned char *tiles;   /* this warp's */
-    uint32_t panel_step;          /* from its first panel to its second */
     uint32_t tokens;              /* of mma.sync: this lane's row */
     uint32_t landed, full, empty; /* barriers */
     uint32_t weight_bytes, token_bytes, stages, count;
 };
 
 /* All stages, a warp for itself. held: of stage 0. */
-template <typename Format, int NT, int PANELS>
+template <typename Format>
 __device__ __forceinline__ void multiply_alone(const ring_view &view, uint32_t lane,
-                                               uint32_t offset, held_tile<Format> (&held)[PANELS],
-                                               float (&sums)[PANELS][NT][4]) {
+                                               uint32_t offset, held_tile<Format> &held,
+                                               float (&sums)[4]) {
     ring_at ring = {0, 0};
 #pragma unroll 1
     for (uint32_t i = 0; i < view.count; i++) {
@@ -164,9 +150,9 @@ __device__ __forceinline__ void multiply_alone(const ring_view &view, uint32_t l
         if (i + 1 < view.count) /* else what is there is loaded, and not used */
             rp_barrier_wait(view.landed + 8 * ring.stage, ring.phase);
         rp_barrier_wait(view.full + 8 * now.stage, now.phase);
-        multiply_stage<Format, NT, PANELS>(
+        multiply_stage<Format>(
             view.tiles + now.stage * view.weight_bytes, view.tiles + ring.stage * view.weight_bytes,
-            view.panel_step, view.tokens + now.stage * view.token_bytes, lane, offset, held, sums);
+            view.tokens + now.stage * view.token_bytes, lane, offset, held, sums);
         __syncwarp();
         if (lane == 0)
             rp_barrier_arrive(view.empty + 8 * now.stage);

@@ -3,15 +3,12 @@
 #include "quant/matmul_internal_cuda.h"
 #include "quant/tiles/matmul_tiles_cuda.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define SEGMENT_LEAST 512u          /* columns */
 #define EARLY_BYTES   (128u * 1024) /* most of a block's weights under way */
 #define STAGES_MOST   16u
-#define BLOCK_SHARED  (113u * 1024) /* two blocks of a multiprocessor */
-#define NEXT_BYTES    (128u * 1024) /* most of the next GEMM's weights, for each multiprocessor */
-#define FLAG_BYTES    16384u        /* of the workspace: other kernels' */
+#define FLAG_BYTES    16384u /* of the workspace: other kernels' */
 
 /* Tiles that a multiprocessor multiplies, of 132 whatever the GPU, if K has so many segments and a
  * block up to 16 panels. */
@@ -99,53 +96,27 @@ bool rp_matmul_tiles_gates(const struct rp_matmul_cuda *op) {
 
 /* --- the kernel for tiles --------------------------------------------------------------------- */
 
-/* Temporary: RP_TILES_VARIANT (matmul_tiles_cuda.h). */
-static uint32_t variant_now(void) {
-    const char *text = getenv("RP_TILES_VARIANT");
-    return text ? (uint32_t)strtoul(text, NULL, 10) : RP_MATMUL_TILES_VARIANT;
-}
-
-static void lay_out_earlier(struct rp_matmul_tiles_args *args, uint32_t sms) {
-    uint32_t units = args->gated ? args->panels : RP_CEIL_DIV(args->panels, 2u);
-    args->is_earlier = true;
-    args->warps = RP_MIN(RP_CEIL_DIV(units * args->segments, sms), RP_MATMUL_TILES_WARPS);
-    args->grid = RP_CEIL_DIV(units, args->warps) * args->segments;
-    args->block_panels = args->warps * 2;
-}
-
 /* As many panels of a block as keep every multiprocessor busy, at most `most`; gated: pairs. */
-static void lay_out_panels(struct rp_matmul_tiles_args *args, uint32_t sms, uint32_t variant,
-                           uint32_t most) {
-    args->together = variant == 3 && args->tokens > 8;
-    args->warp_panels = variant == 1 ? 2 : 1;
-    uint32_t each = args->gated || variant == 1 ? 2 : 1;
-    uint32_t units = args->gated ? args->panels : RP_CEIL_DIV(args->panels, each);
-    uint32_t count = RP_MIN(RP_CEIL_DIV(units * args->segments, sms), most / each);
+static void lay_out_panels(struct rp_matmul_tiles_args *args, uint32_t sms, uint32_t most) {
+    uint32_t each = args->gated ? 2 : 1;
+    uint32_t count = RP_MIN(RP_CEIL_DIV(args->panels * args->segments, sms), most / each);
     args->block_panels = count * each;
-    args->warps = args->block_panels / args->warp_panels;
-    if (args->together)
-        args->warps = (uint32_t)RP_ALIGN_UP(args->warps, 4u);
-    args->grid = RP_CEIL_DIV(units, count) * args->segments;
+    args->warps =
+        args->tokens > 8 ? (uint32_t)RP_ALIGN_UP(args->block_panels, 4u) : args->block_panels;
+    args->grid = RP_CEIL_DIV(args->panels, count) * args->segments;
 }
 
-/* Stages that fit into shared memory. */
-static void lay_out_stages(struct rp_matmul_tiles_args *args, uint32_t room, uint32_t variant) {
-    uint32_t tile = rp_tile_bytes(args->format), weights = args->block_panels * tile;
-    if (!args->is_earlier && args->gated) { /* copies write to multiples of 128 bytes */
+/* Stages that fit into shared memory. Two blocks of one GEMM must not share a multiprocessor while
+ * others have none: a block takes more than half of it where its weights are so many. */
+static void lay_out_stages(struct rp_matmul_tiles_args *args, uint32_t room) {
+    uint32_t weights = args->block_panels * rp_tile_bytes(args->format);
+    if (args->gated) { /* copies write to multiples of 128 bytes */
         args->ups_begin = (uint32_t)RP_ALIGN_UP(weights / 2, 128u);
         weights = 2 * args->ups_begin;
     }
-    if (!args->is_earlier)
-        weights = (uint32_t)RP_ALIGN_UP(weights, 128u);
-    args->weight_bytes = weights;
-    uint32_t stage = 2 * 128 * args->tokens + weights, most = RP_MAX(EARLY_BYTES / weights, 2u);
-    if (!args->is_earlier && !args->together && !(variant / 10 % 10 & RP_MATMUL_TILES_WHOLE) &&
-        !(variant >= 100 && args->gated)) {
-        uint32_t shared = variant >= 300 ? 96u * 1024 : variant >= 200 ? 78u * 1024 : BLOCK_SHARED;
-        most = RP_MAX((shared - 2048) / (stage + 24), 3u);
-    }
-    if (variant >= 300 && args->gated)
-        most = RP_MAX((129u * 1024 - 2048) / (stage + 24), 3u);
+    args->weight_bytes = (uint32_t)RP_ALIGN_UP(weights, 128u);
+    uint32_t stage = 2 * 128 * args->tokens + args->weight_bytes;
+    uint32_t most = RP_MAX(EARLY_BYTES / args->weight_bytes, 2u);
     args->stages = RP_MIN(room / (stage + 24), most);
     args->stages = RP_MIN(args->stages, RP_MIN(STAGES_MOST, args->segment_tiles));
     args->shared_bytes = 1024 + args->stages * (stage + 24);
@@ -153,25 +124,18 @@ static void lay_out_stages(struct rp_matmul_tiles_args *args, uint32_t room, uin
 
 /* Tokens of a block, its warps, and what fits into shared memory. */
 static int lay_out(struct rp_matmul_tiles_args *args, const struct rp_matmul_cuda *op) {
-    uint32_t room = rp_matmul_cuda_shared_room(op) - 1024, sms = op->limits.sm_count;
-    uint32_t variant = variant_now();
-    args->is_single = variant / 10 % 10 & RP_MATMUL_TILES_SINGLE;
+    uint32_t room = rp_matmul_cuda_shared_room(op) - 1024;
     args->tokens = 8;
     while (args->tokens < 64 && args->tokens < op->rows.max_rows)
         args->tokens *= 2;
     args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, args->tokens);
     args->shared_most = op->limits.shared_bytes_block;
-    if (variant % 10 == 0) {
-        lay_out_earlier(args, sms);
-        lay_out_stages(args, room, variant);
-        return args->stages ? RP_OK : RP_STATUS_RANGE;
-    }
     /* A warp has the codes of a stage before it gives back the one before, with wgmma that of two
      * before. */
     for (uint32_t most = RP_MATMUL_TILES_PANELS; most >= 2; most /= 2) {
-        lay_out_panels(args, sms, variant % 10, most);
-        lay_out_stages(args, room, variant);
-        if (args->stages >= RP_MIN(args->segment_tiles, args->together ? 3u : 2u))
+        lay_out_panels(args, op->limits.sm_count, most);
+        lay_out_stages(args, room);
+        if (args->stages >= RP_MIN(args->segment_tiles, args->tokens > 8 ? 3u : 2u))
             return RP_OK;
     }
     return RP_STATUS_RANGE;
@@ -204,27 +168,6 @@ static int encode_weights(struct rp_matmul_tiles_args *args, struct rp_error *er
     return rp_matmul_cuda_encode_map(&args->weight_map, args->data, &shape, err);
 }
 
-/* Where memory rests until the kernel ahead ends, for all of this GEMM's weights are under way, the
- * first columns of the next GEMM's go to the L2 cache. Their panels are all of one format. */
-static void prefetch_next(struct rp_matmul_tiles_args *args, const struct rp_matmul_cuda *op) {
-    const struct rp_matrix *next = op->next;
-    if (args->is_earlier || args->stages < args->segment_tiles || args->token_tiles > 1 || !next ||
-        next->layout != RP_LAYOUT_TILES || variant_now() / 10 % 10 & RP_MATMUL_TILES_LONE)
-        return;
-    uint32_t tile = rp_tile_bytes(format_of(next, 0)), panels = 0;
-    uint32_t tiles = RP_CEIL_DIV(next->cols, RP_TILE_COLS);
-    for (uint32_t i = 0; i < next->part_count; i++) {
-        if (!rp_tile_same(format_of(next, i), format_of(next, 0)))
-            return;
-        panels += RP_CEIL_DIV(next->parts[i].rows, RP_TILE_ROWS);
-    }
-    uint32_t most = NEXT_BYTES / tile * op->limits.sm_count / panels;
-    args->next = next->data;
-    args->next_panels = panels;
-    args->next_stride = tiles * tile;
-    args->next_bytes = RP_MIN(most, tiles) * tile;
-}
-
 /* Parts [begin, end) have one format and follow each other in whole panels; gated: all of them. */
 static int fill_args(struct rp_matmul_tiles_args *args, const struct rp_matmul_cuda *op,
                      uint32_t begin, uint32_t end, struct rp_error *err) {
@@ -245,7 +188,6 @@ static int fill_args(struct rp_matmul_tiles_args *args, const struct rp_matmul_c
     args->tiles = RP_CEIL_DIV(w->cols, RP_TILE_COLS);
     args->segment_tiles = RP_MIN(segment_of(op) / RP_TILE_COLS, args->tiles);
     args->segments = RP_CEIL_DIV(args->tiles, args->segment_tiles);
-    args->ups = args->data + (size_t)args->panels * args->tiles * rp_tile_bytes(args->format);
     args->bias = op->bias ? op->bias + first : NULL;
     args->out = (unsigned char *)op->out.data + first * rp_dtype_bytes(op->out.dtype);
     args->out_stride = op->out.stride;
@@ -257,7 +199,7 @@ static int fill_args(struct rp_matmul_tiles_args *args, const struct rp_matmul_c
         return rp_error_set(err, status, "GEMM (%u, %u): its tiles do not fit into shared memory",
                             w->rows, w->cols);
     status = encode_tokens(args, op, err);
-    if (status == RP_OK && !args->is_earlier)
+    if (status == RP_OK)
         status = encode_weights(args, err);
     if (status == RP_OK && rp_matmul_tiles_cuda_prepare(args) != RP_OK)
         status = rp_error_set(err, RP_STATUS_DEVICE, "no kernel for tiles of %s",
@@ -323,7 +265,6 @@ static int plan_tiles(const struct rp_matmul_cuda *op, struct rp_arena *memory,
         int status = fill_args(args, op, begin, end, err);
         if (status != RP_OK)
             return status;
-        prefetch_next(args, op);
         if (partials.count) {
             args->partials = (float *)(uintptr_t)partials.data + w->parts[begin].row_begin;
             args->split_stride = partials.split_stride;

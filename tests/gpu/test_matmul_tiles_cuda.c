@@ -15,9 +15,6 @@
 
 static uint32_t block_seed = 815;
 
-/* RP_TILES_VARIANT (quant/tiles/matmul_tiles_cuda.h): all have the same bits. */
-static const char *const variants[] = {"0", "1", "2", "3", "11", "12", "13", "20"};
-
 /* A matrix in tiles, and the same values in bf16. */
 struct tiles_data {
     struct matmul_data bf16; /* everything else, too */
@@ -101,14 +98,9 @@ static void check(struct matmul_case p, const uint32_t *part_types, uint32_t par
     if (t.rounding > 8e-3) /* of a few weights, too */
         fail_msg("%s: weights differ by %g", name_of(part_types[0]), t.rounding);
     float *expected = expected_of(p, &t);
-    for (size_t i = 0; i < RP_ARRAY_COUNT(variants); i++) {
-        char what[64];
-        setenv("RP_TILES_VARIANT", variants[i], 1);
-        (void)snprintf(what, sizeof what, "%s, %u parts, variant %s", name_of(part_types[0]), parts,
-                       variants[i]);
-        matmul_same(&p, &t.bf16, expected, matmul_run(&p, &tiles, (struct matmul_how){0}), what);
-    }
-    unsetenv("RP_TILES_VARIANT");
+    char what[64];
+    (void)snprintf(what, sizeof what, "%s, %u parts", name_of(part_types[0]), parts);
+    matmul_same(&p, &t.bf16, expected, matmul_run(&p, &tiles, (struct matmul_how){0}), what);
     free(expected);
     matmul_free(&t.bf16);
 }
@@ -241,10 +233,8 @@ static void a_row_has_the_same_bits_with_any_number_of_rows(void **state) {
                 continue;
             p.max_rows = p.live = rows;
             matmul_set_live(rows);
-            setenv("RP_TILES_VARIANT", variants[step % 4], 1);
             matmul_same(&p, &t.bf16, first, matmul_run(&p, &tiles, (struct matmul_how){0}),
                         "fewer rows");
-            unsetenv("RP_TILES_VARIANT");
         }
         free(first);
         matmul_free(&t.bf16);

@@ -215,7 +215,6 @@ struct rp_matmul_cuda matmul_describe(const struct matmul_case *p, const struct 
     struct rp_matmul_cuda op = {.rows = rows_of(p),
                                 .limits = matmul_env.limits,
                                 .weight = &d->matrix,
-                                .next = &d->matrix,
                                 .bias = p->bias ? d->bias_device : NULL,
                                 .in = plain ? d->plain_device : d->in_device,
                                 .in_stride = d->in_stride,
