@@ -81,8 +81,8 @@ struct tile_scales {
     uint32_t a[2], c[2];
 };
 
-/* Factors of a row in a group. offset: -offset * 2^-24, twice, of SYM and SYM_2. unit: 2^109, or 2^105
- * for codes in bits 4 to 7. */
+/* Factors of a row in a group. offset: -offset * 2^-24, twice, of SYM and SYM_2. unit: 2^109, or
+ * 2^105 for codes in bits 4 to 7. */
 template <typename Format>
 __device__ __forceinline__ void load_scale(const unsigned char *tile, int group, uint32_t row,
                                            uint32_t offset, uint32_t unit, uint32_t &a,

@@ -80,8 +80,8 @@ __device__ __forceinline__ panel_of_block panel_of(const rp_matmul_tiles_args &a
             (index - in) * Format::BYTES + (in ? args.ups_begin : 0), in != 0};
 }
 
-/* One stage, by one thread: the tiles of all panels at once, gates and ups each. Those past the last
- * panel are zeros, or ups. */
+/* One stage, by one thread: the tiles of all panels at once, gates and ups each. Those past the
+ * last panel are zeros, or ups. */
 template <typename Format>
 __device__ __forceinline__ void copy_stage(const rp_matmul_tiles_args &args, uint32_t to,
                                            uint32_t group, uint32_t tile, uint32_t barrier) {

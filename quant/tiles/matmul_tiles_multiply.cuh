@@ -101,8 +101,8 @@ __device__ __forceinline__ void decode_pair(const unsigned char *tile, const uns
         load_scales<Format>(next, 0, lane / 4, offset, held.scales);
 }
 
-/* Columns [0, 128) of a panel by eight tokens, with mma.sync. tokens: the address of this lane's row
- * in them. */
+/* Columns [0, 128) of a panel by eight tokens, with mma.sync. tokens: the address of this lane's
+ * row in them. */
 template <typename Format>
 __device__ __forceinline__ void multiply_stage(const unsigned char *tile, const unsigned char *next,
                                                uint32_t tokens, uint32_t lane, uint32_t offset,

@@ -261,8 +261,8 @@ static void large_products_have_the_bits_of_their_weights_in_bf16(void **state) 
     }
 }
 
-/* Panels that no block's number of them divides, blocks with idle warps, gates without a whole block,
- * and token tiles without a live row. */
+/* Panels that no block's number of them divides, blocks with idle warps, gates without a whole
+ * block, and token tiles without a live row. */
 static void blocks_need_not_be_full(void **state) {
     (void)state;
     static const struct matmul_case products[] = {
