@@ -10,7 +10,7 @@ from reprise_server import DEMO, SOURCE, Server
 
 
 def shares(device):
-    with Server(DEMO, "--device", device) as server:
+    with Server(DEMO, "--device", device, "--kv-cache-memory-bytes", "1G") as server:  # beside others on a GPU
         command = [sys.executable, os.path.join(SOURCE, "tools", "eval_demo"), "--base-url",
                    f"http://127.0.0.1:{server.port}", "--stories", "0", "--show-wrong", "5", "--json"]
         done = subprocess.run(command, capture_output=True, text=True)

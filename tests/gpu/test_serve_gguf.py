@@ -18,7 +18,7 @@ except ImportError as error:
 
 
 def shares(path, device):
-    with Server(path, "--device", device) as server:
+    with Server(path, "--device", device, "--kv-cache-memory-bytes", "1G") as server:  # beside others on a GPU
         name = os.path.basename(path)
         command = [sys.executable, os.path.join(SOURCE, "tools", "eval_demo"), "--base-url", f"http://127.0.0.1:{server.port}",
                    "--model", name, "--stories", "0", "--show-wrong", "5", "--json"]

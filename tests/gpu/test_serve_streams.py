@@ -4,5 +4,5 @@ from gpu import require_gpu
 from mixed_streams import check_streams
 
 require_gpu()
-check_streams(["--device", "cuda"], ["--num-gpu-blocks-override", "8", "--max-model-len", "384"], longest=240)
+check_streams(["--device", "cuda", "--kv-cache-memory-bytes", "1G"], ["--num-gpu-blocks-override", "8", "--max-model-len", "384"], longest=240)
 print("1 passed, 0 failed")
