@@ -11,6 +11,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define ABORT_SECONDS 5 /* an abort without a fault takes milliseconds */
 
 /* The part of nccl.h that is used; its results are ints, 0 for success. */
 typedef void *nccl_comm;
@@ -161,17 +164,23 @@ void rp_nccl_abort(struct rp_nccl *nccl) {
     nccl->has_thread = pthread_create(&nccl->thread, NULL, abort_all, nccl) == 0;
 }
 
+/* False: it still runs after a time that NCCL never needs. */
+static bool join_abort(const struct rp_nccl *nccl) {
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += ABORT_SECONDS;
+    return !nccl->has_thread || pthread_timedjoin_np(nccl->thread, NULL, &end) == 0;
+}
+
 /* The library stays open: it may have threads. After a fault graphs may never be released: the
- * thread that waits for them is left behind with what it reads. */
+ * thread that waits for them is left behind with what it reads. Else it must have ended before the
+ * process exits, when NCCL is unloaded under it. */
 void rp_nccl_close(struct rp_nccl *nccl) {
     if (!nccl)
         return;
-    if (nccl->aborted && nccl->has_thread) {
-        pthread_detach(nccl->thread);
-        return;
-    }
     rp_nccl_abort(nccl);
-    if (nccl->has_thread)
-        pthread_join(nccl->thread, NULL);
-    rp_free(nccl);
+    if (join_abort(nccl))
+        rp_free(nccl);
+    else
+        pthread_detach(nccl->thread);
 }
