@@ -2,11 +2,12 @@
 """Writes a checkpoint of a known model's shape with random weights, for load tests and startup times, where the text
 does not matter.
 
-    tools/make_random_model.py llama-3.1-8b DIR
+    tools/make_random_model.py llama-3.1-8b DIR [--config-only]
 
 DIR gets config.json, model.safetensors (bfloat16, written by hand: 16 GB in about 10 s) and the tokenizer of
 models/demo, whose 4,096 ids are part of the vocabulary. Random bytes are drawn once and repeated with a different
-offset for each tensor. Needs numpy."""
+offset for each tensor. Needs numpy. With --config-only there are no weights: `reprise serve DIR --load-format dummy` makes
+its own."""
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
 SHAPES = {
     "llama-3.2-1b": ("llama", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 5e5, True),
     "llama-3.1-8b": ("llama", 4096, 32, 32, 8, 128, 14336, 128256, 131072, 5e5, False),
+    "llama-3.3-70b": ("llama", 8192, 80, 64, 8, 128, 28672, 128256, 131072, 5e5, False),
     "mistral-7b": ("mistral", 4096, 32, 32, 8, 128, 14336, 32768, 32768, 1e6, False),
     "qwen3-0.6b": ("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 40960, 1e6, True),
     "qwen3-8b": ("qwen3", 4096, 36, 32, 8, 128, 12288, 151936, 40960, 1e6, False),
@@ -72,8 +74,9 @@ def write_weights(path, shapes, hidden):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in SHAPES:
-        sys.exit(f"usage: make_random_model.py {'|'.join(SHAPES)} DIR")
+    config_only = sys.argv[3:] == ["--config-only"]
+    if len(sys.argv) != 3 + config_only or sys.argv[1] not in SHAPES:
+        sys.exit(f"usage: make_random_model.py {'|'.join(SHAPES)} DIR [--config-only]")
     family, config = config_of(sys.argv[1])
     directory = sys.argv[2]
     os.makedirs(directory, exist_ok=True)
@@ -81,7 +84,8 @@ def main():
         json.dump(config, file, indent=1)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(os.path.join(ROOT, "models", "demo", name), directory)
-    write_weights(os.path.join(directory, "model.safetensors"), shapes_of(config, family), config["hidden_size"])
+    if not config_only:
+        write_weights(os.path.join(directory, "model.safetensors"), shapes_of(config, family), config["hidden_size"])
 
 
 main()
