@@ -232,5 +232,7 @@ BROKEN = [
     "{{ x is }}", "{{ a is b is c }}", "{% if x %}{% else %}{% elif y %}{% endif %}", "{% for loop in x %}{% endfor %}", "{{ ? }}", "{{ x ! y }}", "{% elif %}",
     "{% for x in y %}\n{% if z %}\n{% endfor %}", "{{ '\\x' }}", "{% filter %}x{% endfilter %}", "{{ a if }}", "{{ a[ }}", "{{ not }}", "{{ *x }}",
     "{% with a %}{% endwith %}", "{{ 5.x }}", "{{ x.5y }}", "{% for a.b in c %}{% endfor %}", "{% 5 %}", "{%%}", "{{ a b }}", "{% if a %}\n\n{% endfor %}", "{{ }} }}",
-    "{% break %}", "{% generation %}x",
+    "{% break %}", "{% generation %}x", "{% macro f(a, b, a) %}{% endmacro %}", "{% macro f(b, a, a, b) %}{% endmacro %}{% break %}",
+    "{% for x in y %}\n{% macro f(x, y=1, x=2) %}{% endmacro %}{% endfor %}", "{% call(a, a) f() %}{% endcall %}",
+    "{% macro f(a, a) %}{{ x | nothing }}{% endmacro %}", "{% macro f(a, a) %}{% endmacro %}{% macro g(b, b) %}{% endmacro %}",
 ]

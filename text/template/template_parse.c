@@ -3,6 +3,7 @@
 #include "text/template/template_internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void syntax_error(struct rp_tcompile *c, int line, const char *message) {
@@ -263,6 +264,33 @@ static void add_param(struct rp_tcompile *c, struct rp_tparams *params, int32_t 
     defaults[params->count++] = value;
 }
 
+/* A name and where it stands: in rising order of both. */
+static int compare_places(const void *a, const void *b) {
+    const int64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Python's compiler finds a second argument of a name before it finds a break outside a loop. */
+static void refuse_second(struct rp_tcompile *c, const struct rp_tparams *params, int line) {
+    size_t first = SIZE_MAX;
+    int64_t *places = rp_tmem_alloc(c->mem, (params->count + 1) * sizeof *places);
+    for (size_t i = 0; places && i < params->count; i++)
+        places[i] = (int64_t)params->names[i] << 32 | (int64_t)i;
+    if (places)
+        qsort(places, params->count, sizeof *places, compare_places);
+    for (size_t i = 1; places && i < params->count; i++)
+        if (places[i] >> 32 == places[i - 1] >> 32)
+            first = RP_MIN(first, (size_t)(uint32_t)places[i]);
+    if (first == SIZE_MAX || c->has_second_argument)
+        return;
+    struct rp_value text = c->tmpl->symbols[params->names[first]];
+    c->has_second_argument = true;
+    c->assertion = (struct rp_chat_fault){.line = line, .kind = "SyntaxError"};
+    snprintf(c->assertion.message, sizeof c->assertion.message,
+             "duplicate argument '%.*s' in function definition", (int)RP_MIN(text.len, 100u),
+             text.u.s);
+}
+
 static void parse_signature(struct rp_tcompile *c, struct rp_tparams *params) {
     bool has_default = false;
     (void)rp_template_expect(c, RP_TT_LPAREN);
@@ -281,6 +309,8 @@ static void parse_signature(struct rp_tcompile *c, struct rp_tparams *params) {
         }
         add_param(c, params, name, value);
     }
+    if (!c->failed)
+        refuse_second(c, params, rp_template_token(c)->line);
     (void)rp_template_expect(c, RP_TT_RPAREN);
 }
 

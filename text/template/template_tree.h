@@ -203,7 +203,9 @@ struct rp_tcompile {
     struct rp_ttoken *tokens;
     size_t token_count, token_capacity, at;
     int depth;
-    struct rp_chat_fault assertion; /* what Python's compiler would find: break outside a loop */
+    /* what Python's compiler would find: break outside a loop, two arguments of one name */
+    struct rp_chat_fault assertion;
+    bool has_second_argument; /* it is that one */
     struct rp_tparams *macros[RP_TEMPLATE_DEPTH_MAX + 1];
     int macro_count;
     int loops;                                   /* how many surround this place */
