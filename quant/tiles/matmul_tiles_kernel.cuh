@@ -2,14 +2,14 @@
  * (quant/tiles.h), on tensor cores.
  *
  * A block has up to 16 panels of 16 outputs (gated: half of them gates, then their ups) over one
- * segment of K, and reads no other tokens. A multiplying warp has one panel. Up to eight
- * tokens each warp multiplies for itself, more in groups of four warps (wgmma); both have the same
+ * segment of K, and reads no other tokens. A multiplying warp has one panel. Up to eight tokens
+ * each warp multiplies for itself, more in groups of four warps (wgmma); both have the same
  * bits (tests/gpu/test_numerics_probe). Two more warps copy weights and tokens into a ring of
  * stages of 128 columns; weights depend on no earlier kernel, so theirs are under way before the
  * kernel waits. The sums of several segments go to memory, where the reader or the kernel after
  * this one adds them up in rising order. */
-#ifndef RP_QUANT_MATMUL_TILES_PANELS_KERNEL_CUH
-#define RP_QUANT_MATMUL_TILES_PANELS_KERNEL_CUH
+#ifndef RP_QUANT_MATMUL_TILES_KERNEL_CUH
+#define RP_QUANT_MATMUL_TILES_KERNEL_CUH
 
 #include "device/cuda_kernel.cuh"
 #include "device/ops_math.cuh"

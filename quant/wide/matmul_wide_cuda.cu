@@ -35,5 +35,5 @@ int rp_matmul_wide_cuda_run(const void *args_void, cudaStream_t stream) {
     const rp_matmul_wide_args *args = (const rp_matmul_wide_args *)args_void;
     rp_matmul_wide_kernel found = find_kernel(*args);
     return rp_cuda_start(found.kernel, dim3(args->grid), dim3(THREADS), args->shared_bytes, stream,
-                         args->dependent, *args, args->cluster);
+                         args->dependent, *args, RP_WIDE_CLUSTER(args->cols));
 }

@@ -34,7 +34,6 @@ struct rp_matmul_wide_args {
     uint32_t blocks, segment_blocks; /* of 128 bytes of K */
     uint32_t token_tiles, col_tiles;
     uint32_t grid, shared_bytes;
-    uint32_t cluster; /* blocks of a cluster */
     enum rp_activation fn;
     bool gated, out_bf16, accumulate, dependent;
     bool bulk_stores;                       /* out is aligned for the copy engine */

@@ -46,7 +46,7 @@ static uint32_t choose(const struct rp_matmul_cuda *op) {
 static int encode_maps(struct rp_matmul_wide_args *args, const struct rp_matmul_cuda *op,
                        struct rp_error *err) {
     int status = rp_matmul_cuda_encode_weights(&args->weight_map, op->weight, op->gated,
-                                               args->cols / args->cluster, err);
+                                               args->cols / RP_WIDE_CLUSTER(args->cols), err);
     if (status == RP_OK)
         status = rp_matmul_cuda_encode_tokens(&args->in_map, op, RP_WIDE_TOKENS, err);
     if (status != RP_OK)
@@ -98,7 +98,6 @@ static int fill_args(struct rp_matmul_wide_args *args, const struct rp_matmul_cu
     args->blocks = RP_CEIL_DIV(rp_matmul_cuda_units(w), RP_MATMUL_BLOCK);
     args->segment_blocks = segment / RP_MATMUL_BLOCK;
     args->cols = cols;
-    args->cluster = RP_WIDE_CLUSTER(cols);
     args->token_tiles = RP_CEIL_DIV(op->rows.max_rows, RP_WIDE_TOKENS);
     args->col_tiles = RP_CEIL_DIV(w->rows, cols);
     args->grid = RP_MIN(tiles_of(op, cols), blocks_of(op, cols));
