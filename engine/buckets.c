@@ -2,12 +2,14 @@
 
 #include <string.h>
 
-/* Sixteen steps for each doubling: a power of two. */
-static uint32_t sixteenth(uint32_t value) {
-    uint32_t power = 16;
+#define LARGE_TOKENS 2048
+
+/* Eight steps for each doubling: a power of two. */
+static uint32_t eighth(uint32_t value) {
+    uint32_t power = 8;
     while (power <= value / 2)
         power *= 2;
-    return power / 16;
+    return power / 8;
 }
 
 static uint32_t next_decode_rows(uint32_t rows) {
@@ -15,13 +17,15 @@ static uint32_t next_decode_rows(uint32_t rows) {
 }
 
 static uint32_t next_mixed_tokens(uint32_t tokens) {
-    return tokens < 64     ? tokens * 2
-           : tokens < 512  ? tokens + 64
-           : tokens < 2048 ? tokens + 128
-                           : tokens + sixteenth(tokens);
+    return tokens < 64             ? tokens * 2
+           : tokens < 512          ? tokens + 64
+           : tokens < LARGE_TOKENS ? tokens + 128
+                                   : tokens + eighth(tokens);
 }
 
-static uint32_t next_logit_rows(uint32_t rows) {
+static uint32_t next_logit_rows(uint32_t rows, uint32_t tokens) {
+    if (tokens > LARGE_TOKENS)
+        return RP_NUM_SEQS_MAX;
     return rows == 8 ? 64 : rows == 64 ? 256 : rows * 2;
 }
 
@@ -37,7 +41,8 @@ static bool add_mixed(struct rp_bucket_list *list, uint32_t tokens, uint32_t max
         return false;
     list->token_buckets[list->token_bucket_count++] = tokens;
     uint32_t logits_max = RP_MIN(tokens, max_num_seqs);
-    for (uint32_t logits = 8;; logits = next_logit_rows(logits)) {
+    for (uint32_t logits = tokens > LARGE_TOKENS ? 64 : 8;;
+         logits = next_logit_rows(logits, tokens)) {
         uint32_t rows = RP_MIN(logits, logits_max);
         /* Rows without logits (middle chunks) do not count: every row may be in the step. */
         struct rp_bucket bucket = {tokens, RP_MIN(tokens, max_num_seqs), rows, false};

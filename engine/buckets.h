@@ -1,9 +1,10 @@
 /* buckets.h - the shapes that are captured.
  *
  * decode, by rows: 1, 2, 4, 8, then every 8 up to 256, every 16 up to max_num_seqs. mixed, by
- * tokens: 16, 32, every 64 to 512, every 128 to 2,048, from there 16 for each doubling; each with
- * logit rows 8, 64, 256 and doubled, as far as max_num_seqs goes. The last one of each list is the
- * maximum itself. The lists hold what the largest maxima need. */
+ * tokens: 16, 32, every 64 to 512, every 128 to 2,048, from there 8 for each doubling; each with
+ * logit rows 8, 64, 256 and doubled, as far as max_num_seqs goes, above 2,048 tokens with 64 and
+ * max_num_seqs: there the output layer is a small part. The last one of each list is the maximum
+ * itself. The lists hold what the largest maxima need. */
 #ifndef RP_ENGINE_BUCKETS_H
 #define RP_ENGINE_BUCKETS_H
 

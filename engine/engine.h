@@ -34,19 +34,21 @@ struct rp_engine_config {
      * `device` */
     struct rp_device *opened;
     struct rp_device_config device;
-    uint32_t max_num_seqs;           /* slots; 0: 64 on the CPU, 256 on a GPU */
-    uint32_t max_num_batched_tokens; /* largest token bucket; 0: 512 on the CPU, 2,048 on a GPU */
-    uint32_t max_model_len;          /* 0: the model's */
-    uint32_t queue_capacity;         /* --max-num-queued-reqs, default 256 */
-    uint32_t event_capacity;         /* 0: derived */
-    uint32_t kv_event_capacity;      /* changes of the prefix cache that wait; 0: not collected */
-    uint64_t kv_cache_bytes;         /* device pool; 0: derived from free memory, capped */
-    double memory_utilization;       /* of a GPU: share that may be used; 0: 0.92 */
-    uint32_t page_count_override;    /* --num-gpu-blocks-override; 0: from kv_cache_bytes */
-    uint64_t swap_bytes;             /* host pool, or RP_SWAP_BYTES_AUTO */
-    uint32_t page_tokens;            /* --block-size; 0: the device's */
-    enum rp_dtype kv_dtype;          /* F32, BF16, FP8_E4M3 or INT8 */
-    bool prefix_cache;               /* default on */
+    uint32_t max_num_seqs; /* slots; 0: 64 on the CPU, 256 on a GPU */
+    /* largest token bucket; 0: 512 on the CPU, 2,048 on a GPU, 8,192 on one of 64 GiB or more */
+    uint32_t max_num_batched_tokens;
+    uint64_t step_ns_max;         /* of steps that running answers wait for; 0: no limit */
+    uint32_t max_model_len;       /* 0: the model's */
+    uint32_t queue_capacity;      /* --max-num-queued-reqs, default 256 */
+    uint32_t event_capacity;      /* 0: derived */
+    uint32_t kv_event_capacity;   /* changes of the prefix cache that wait; 0: not collected */
+    uint64_t kv_cache_bytes;      /* device pool; 0: derived from free memory, capped */
+    double memory_utilization;    /* of a GPU: share that may be used; 0: 0.92 */
+    uint32_t page_count_override; /* --num-gpu-blocks-override; 0: from kv_cache_bytes */
+    uint64_t swap_bytes;          /* host pool, or RP_SWAP_BYTES_AUTO */
+    uint32_t page_tokens;         /* --block-size; 0: the device's */
+    enum rp_dtype kv_dtype;       /* F32, BF16, FP8_E4M3 or INT8 */
+    bool prefix_cache;            /* default on */
     /* Snapshots of recurrent state, for the prefix cache: bytes of their pool (0: two for each
      * slot, at most a twentieth of the memory that is left), and tokens between those of a long
      * prompt or answer (0: 2048). */

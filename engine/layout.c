@@ -24,9 +24,19 @@
 
 _Static_assert(RP_KV_LAYERS_MAX >= RP_LAYERS_MAX, "layers of a model without a place in pages");
 
-/* The most tokens of one sequence that a step computes. */
+/* Tokens of a step where prompts gain little from more, on a CPU and on a GPU; the default limit of
+ * a GPU with much memory. */
+#define STEP_TOKENS_CPU   512
+#define STEP_TOKENS_GPU   2048
+#define STEP_TOKENS_LARGE 8192
+#define LARGE_GPU_BYTES   ((uint64_t)64 << 30)
+
+static uint32_t step_tokens(bool gpu) { return gpu ? STEP_TOKENS_GPU : STEP_TOKENS_CPU; }
+
+/* The most tokens of one sequence that a step computes where layers have windows. */
 static uint32_t chunk_of(const struct rp_engine_layout *layout) {
-    return layout->buckets.token_buckets[layout->buckets.token_bucket_count - 1];
+    const struct rp_bucket_list *list = &layout->buckets;
+    return RP_MIN(step_tokens(layout->on_gpu), list->token_buckets[list->token_bucket_count - 1]);
 }
 
 uint64_t rp_engine_layout_pages(const struct rp_engine_layout *layout, uint64_t tokens) {
@@ -53,7 +63,8 @@ void rp_engine_config_resolve(struct rp_engine_config *config,
     if (!config->max_num_seqs)
         config->max_num_seqs = gpu ? 256 : 64;
     if (!config->max_num_batched_tokens)
-        config->max_num_batched_tokens = gpu ? 2048 : 512;
+        config->max_num_batched_tokens =
+            gpu && device->memory_bytes >= LARGE_GPU_BYTES ? STEP_TOKENS_LARGE : step_tokens(gpu);
     if (!config->page_tokens)
         config->page_tokens = device->page_tokens;
     if (!(config->memory_utilization > 0.0))
@@ -407,6 +418,8 @@ struct rp_scheduler_config rp_engine_scheduler_config(const struct rp_engine_con
                 (layout->step.slot_count + layout->step.token_capacity / layout->kv.page_tokens),
         .token_buckets = layout->buckets.token_buckets,
         .token_bucket_count = layout->buckets.token_bucket_count,
+        .step_tokens = step_tokens(layout->on_gpu),
+        .step_ns_max = config->step_ns_max,
         .decode_rows_max = layout->buckets.decode_rows_max,
         .logit_rows_max = layout->buckets.logit_rows_max,
         .prefix_cache = config->prefix_cache && !layout->whole_prompts,

@@ -68,6 +68,11 @@ struct rp_scheduler_config {
      * Copied. */
     const uint32_t *token_buckets;
     uint32_t token_bucket_count;
+    /* A step with prompts has so many tokens, or more where much of its time does not depend on
+     * them (scheduler_times.c); 0: the largest bucket. Where layers have windows, one sequence has
+     * at most so many in a step. */
+    uint32_t step_tokens;
+    uint64_t step_ns_max;     /* steps that delay running answers should end in time; 0: no limit */
     uint32_t decode_rows_max; /* rows of the largest decode set */
     uint32_t logit_rows_max;  /* rows of one step that may sample */
     uint32_t join_capacity;   /* sequences that may join in one step; 0: no limit but slot_count */

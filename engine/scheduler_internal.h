@@ -1,9 +1,10 @@
 /* scheduler_internal.h - what the scheduler's files share; nobody else includes it.
  *
  * Reading order: scheduler_plan.c (makes a step), scheduler_admit.c (admission),
- * scheduler_tenants.c (fair shares), scheduler_pages.c (a sequence's pages), scheduler_swap.c
- * (preemption), scheduler_state.c (snapshots of recurrent state), scheduler_commit.c (results,
- * events, ends), scheduler.c (the calls of scheduler.h), scheduler_check.c (invariants).
+ * scheduler_tenants.c (fair shares), scheduler_times.c (how long steps take), scheduler_pages.c (a
+ * sequence's pages), scheduler_swap.c (preemption), scheduler_state.c (snapshots of recurrent
+ * state), scheduler_commit.c (results, events, ends), scheduler.c (the calls of scheduler.h),
+ * scheduler_check.c (invariants).
  *
  * Lengths of a sequence, in tokens whose K and V are in pages:
  *
@@ -206,6 +207,12 @@ void rp_sched_list_insert(const struct rp_scheduler *scheduler, uint32_t *list, 
                           uint32_t slot);
 void rp_sched_list_remove(uint32_t *list, uint32_t *count, uint32_t slot);
 
+/* The most tokens of one sequence in a step where layers have windows. */
+static inline uint32_t rp_sched_chunk_max(const struct rp_scheduler_config *config) {
+    uint32_t largest = config->token_buckets[config->token_bucket_count - 1];
+    return config->step_tokens ? RP_MIN(config->step_tokens, largest) : largest;
+}
+
 /* scheduler_pages.c: the most pages that a sequence of so many written positions holds at once. */
 uint64_t rp_sched_pages_max(const struct rp_scheduler_config *config, uint64_t tokens);
 /* Positions that one sequence can write when it has all pages, at most max_model_len. */
@@ -250,6 +257,19 @@ static inline bool rp_sched_has_room(const struct rp_scheduler *scheduler,
            (request->prompt_count <= step->token_room &&
             (!request->prompt_logprobs || request->prompt_count <= step->sample_room));
 }
+
+/* scheduler_times.c. Steps are timed by size: how many sizes there are, the most tokens of one, and
+ * that of a step. */
+uint32_t rp_sched_size_count(const struct rp_scheduler *scheduler);
+uint32_t rp_sched_size_tokens(const struct rp_scheduler *scheduler, uint32_t size);
+uint32_t rp_sched_size_of(const struct rp_scheduler *scheduler, uint32_t tokens);
+/* Expected time of a size's steps, ns. */
+uint64_t rp_sched_size_time(const struct rp_scheduler *scheduler, uint32_t size);
+void rp_sched_size_took(struct rp_scheduler *scheduler, uint32_t tokens, uint64_t took_ns);
+/* The largest bucket that so many tokens fill; 0: none. */
+uint32_t rp_sched_bucket_below(const struct rp_scheduler *scheduler, uint32_t tokens);
+/* The most tokens of a step with prompts and so many decode rows. */
+uint32_t rp_sched_step_tokens(struct rp_scheduler *scheduler, uint32_t decodes);
 
 /* scheduler_tenants.c. The place in `waiting` of the request to admit next, or RP_SCHED_NOBODY. */
 uint32_t rp_sched_tenant_pick(const struct rp_scheduler *scheduler);

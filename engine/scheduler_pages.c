@@ -7,14 +7,13 @@
 #include "engine/scheduler_internal.h"
 
 uint64_t rp_sched_pages_max(const struct rp_scheduler_config *config, uint64_t tokens) {
-    uint32_t chunk = config->token_buckets[config->token_bucket_count - 1];
-    return rp_kv_pages_max(&config->groups, config->page_tokens, chunk, tokens);
+    return rp_kv_pages_max(&config->groups, config->page_tokens, rp_sched_chunk_max(config),
+                           tokens);
 }
 
 uint64_t rp_sched_tokens_max(const struct rp_scheduler_config *config) {
-    uint32_t chunk = config->token_buckets[config->token_bucket_count - 1];
-    return rp_kv_tokens_max(&config->groups, config->page_tokens, chunk, config->page_count - 1,
-                            config->max_model_len);
+    return rp_kv_tokens_max(&config->groups, config->page_tokens, rp_sched_chunk_max(config),
+                            config->page_count - 1, config->max_model_len);
 }
 
 uint32_t rp_sched_held(const struct rp_scheduler *scheduler, const struct rp_sequence *sequence) {

@@ -97,12 +97,12 @@ static const struct rp_request *prompt_to_yield_to(const struct rp_scheduler *sc
 
 /* Decode rows of this step at most. When they could fill the step, prompts keep a row, a sample and
  * a quarter of the tokens: otherwise many long answers would hold up every new one. */
-static uint32_t decode_limit(const struct rp_scheduler *scheduler,
-                             const struct rp_step_store *step) {
+static uint32_t decode_limit(const struct rp_scheduler *scheduler, const struct rp_step_store *step,
+                             bool prompts) {
     const struct rp_scheduler_config *config = &scheduler->config;
     uint32_t samples = step->sample_room + step->row_count; /* rows so far are decode rows */
     uint32_t limit = RP_MIN(RP_MIN(config->row_capacity, config->decode_rows_max), samples);
-    if (!prompts_want_room(scheduler))
+    if (!prompts)
         return limit;
     uint32_t budget = scheduler->token_budget;
     limit = RP_MIN(limit, budget - RP_MIN(budget - 1, RP_MAX(budget / 4, 1)));
@@ -163,7 +163,8 @@ static uint32_t order_decodes(struct rp_scheduler *scheduler, const struct rp_st
  * left out. */
 static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *step,
                          const struct rp_request *first) {
-    uint32_t limit = decode_limit(scheduler, step), before = step->row_count;
+    bool prompts = prompts_want_room(scheduler);
+    uint32_t limit = decode_limit(scheduler, step, prompts), before = step->row_count;
     uint32_t room = first && first->prompt_logprobs ? step->sample_room : scheduler->token_budget;
     limit = RP_MIN(limit, first ? room - RP_MIN(room, first->prompt_count) : limit);
     limit -= RP_MIN(limit, before);
@@ -175,7 +176,10 @@ static void plan_decodes(struct rp_scheduler *scheduler, struct rp_step_store *s
         if (sequence->state == RP_SEQUENCE_RUNNING)
             try_decode(scheduler, step, sequence);
     }
-    step->token_room = scheduler->token_budget - RP_MIN(scheduler->token_budget, step->token_count);
+    uint32_t tokens = prompts || scheduler->waiting_count
+                          ? rp_sched_step_tokens(scheduler, step->row_count)
+                          : scheduler->token_budget;
+    step->token_room = tokens - RP_MIN(tokens, step->token_count);
 }
 
 /* How many of the next `count` tokens of a prompt have pages in this step, which are then taken.
@@ -203,6 +207,8 @@ bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *s
     uint32_t rest = sequence->prompt_count - sequence->planned_length;
     uint32_t count =
         RP_MIN(RP_MIN(rest, step->token_room), rp_sched_tenant_prompt_left(scheduler, sequence));
+    if (scheduler->windowed_count)
+        count = RP_MIN(count, rp_sched_chunk_max(&scheduler->config));
     if (sequence->request->prompt_logprobs)
         count = RP_MIN(count, step->sample_room);
     else if (count == rest && step->sample_room == 0)
@@ -220,21 +226,13 @@ bool rp_sched_plan_chunk(struct rp_scheduler *scheduler, struct rp_step_store *s
     return true;
 }
 
-/* Smallest bucket that holds this many tokens, and the largest that they fill (0: none). */
+/* Smallest bucket that holds this many tokens. */
 static uint32_t bucket_above(const struct rp_scheduler *scheduler, uint32_t tokens) {
     uint32_t i = 0;
     while (i + 1 < scheduler->config.token_bucket_count &&
            scheduler->config.token_buckets[i] < tokens)
         i++;
     return scheduler->config.token_buckets[i];
-}
-
-static uint32_t bucket_below(const struct rp_scheduler *scheduler, uint32_t tokens) {
-    uint32_t below = 0;
-    for (uint32_t i = 0; i < scheduler->config.token_bucket_count; i++)
-        if (scheduler->config.token_buckets[i] <= tokens)
-            below = scheduler->config.token_buckets[i];
-    return below;
 }
 
 /* Shortens the last chunk so that the step fills the bucket below, when there are decode rows (the
@@ -246,7 +244,7 @@ static void cut_last_chunk(struct rp_scheduler *scheduler, struct rp_step_store 
     if (decodes == 0 || step->chunk_count == 0 || step->token_count > scheduler->token_budget ||
         scheduler->config.whole_prompts)
         return;
-    uint32_t below = bucket_below(scheduler, step->token_count);
+    uint32_t below = rp_sched_bucket_below(scheduler, step->token_count);
     uint32_t moved = step->token_count - below;
     struct rp_sched_row *row = &step->rows[step->row_count - 1];
     if (below == 0 || moved == 0 || moved >= row->count ||

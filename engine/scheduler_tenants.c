@@ -28,7 +28,7 @@
  * find steps that were planned without limits. */
 #define CONTENDED_NS ((uint64_t)100000000)
 
-enum { YIELDS_MAX = 2, SLOTS_PER_RESERVED = 16, SMALL_SIZES = 4 };
+enum { YIELDS_MAX = 2, SLOTS_PER_RESERVED = 16 };
 
 static struct rp_tenant *tenant_at(const struct rp_scheduler *scheduler, uint32_t index) {
     return &scheduler->tenants[scheduler->active_tenants[index]];
@@ -146,50 +146,14 @@ uint32_t rp_sched_tenant_pick(const struct rp_scheduler *scheduler) {
 
 /* --- Limits of one step ---------------------------------------------------------------------- */
 
-/* Steps are timed by size: at most 1, 2, 4 or 8 tokens, then by token bucket, which begin at 16. */
-static uint32_t size_count(const struct rp_scheduler *scheduler) {
-    return SMALL_SIZES + scheduler->config.token_bucket_count;
-}
-
-static uint32_t size_tokens(const struct rp_scheduler *scheduler, uint32_t size) {
-    const uint32_t *buckets = scheduler->config.token_buckets;
-    return size < SMALL_SIZES ? RP_MIN(1u << size, buckets[0]) : buckets[size - SMALL_SIZES];
-}
-
-static uint32_t size_of(const struct rp_scheduler *scheduler, uint32_t tokens) {
-    uint32_t size = 0;
-    while (size + 1 < size_count(scheduler) && size_tokens(scheduler, size) < tokens)
-        size++;
-    return size;
-}
-
-/* Mean time of a step of a size. One that has not run yet lies on the line between its neighbors
- * that have. Above all of them the next one is tried, as if it took no longer; below it is 0, so
- * that the limit of a step starts low. */
-static uint64_t time_of(const struct rp_scheduler *scheduler, uint32_t size) {
-    const uint64_t *ns = scheduler->size_ns;
-    uint32_t below = size, above = size, count = size_count(scheduler);
-    while (below > 0 && ns[below] == 0)
-        below--;
-    while (above < count && ns[above] == 0)
-        above++;
-    if (ns[below] == 0 || below == size)
-        return ns[below];
-    if (above == count)
-        return below + 1 == size ? ns[below] : UINT64_MAX;
-    uint64_t step = size_tokens(scheduler, size) - size_tokens(scheduler, below);
-    uint64_t span = size_tokens(scheduler, above) - size_tokens(scheduler, below);
-    uint64_t more = ns[above] - RP_MIN(ns[below], ns[above]);
-    return ns[below] + (span ? more / span * step : 0);
-}
-
 /* Tokens that a tenant may add to those of the others while the step becomes little longer. */
 static uint32_t quantum(const struct rp_scheduler *scheduler, uint32_t others) {
-    uint32_t size = size_of(scheduler, 2 * RP_MAX(others, 1u));
-    uint64_t limit_ns = time_of(scheduler, size) / 4 * 5;
-    while (size + 1 < size_count(scheduler) && time_of(scheduler, size + 1) < limit_ns)
+    uint32_t size = rp_sched_size_of(scheduler, 2 * RP_MAX(others, 1u));
+    uint64_t limit_ns = rp_sched_size_time(scheduler, size) / 4 * 5;
+    while (size + 1 < rp_sched_size_count(scheduler) &&
+           rp_sched_size_time(scheduler, size + 1) < limit_ns)
         size++;
-    uint32_t tokens = size_tokens(scheduler, size);
+    uint32_t tokens = rp_sched_size_tokens(scheduler, size);
     return RP_MAX(tokens - RP_MIN(tokens, others), 1u);
 }
 
@@ -330,11 +294,8 @@ void rp_sched_tenants_charge(struct rp_scheduler *scheduler, const struct rp_ste
                              uint64_t now_ns) {
     uint64_t begin_ns = RP_MAX(step->now_ns, scheduler->committed_ns);
     uint64_t took_ns = now_ns > begin_ns ? now_ns - begin_ns : 0;
-    uint64_t *size_ns = &scheduler->size_ns[size_of(scheduler, step->token_count)];
     scheduler->committed_ns = now_ns;
-    /* An exponential mean. The first step of a size counts fully, one that was held up at most
-     * twice: a size that seems slow is not chosen, and then never timed again. */
-    *size_ns = *size_ns ? *size_ns - *size_ns / 8 + RP_MIN(took_ns, 2 * *size_ns) / 8 : took_ns;
+    rp_sched_size_took(scheduler, step->token_count, took_ns);
     if (scheduler->active_tenant_count < 2)
         return; /* whoever comes starts where the only one is */
     for (uint32_t i = 0; i < step->row_count; i++) {
@@ -354,7 +315,7 @@ bool rp_sched_tenants_alloc(struct rp_scheduler *scheduler) {
     scheduler->tenants = rp_calloc(count, sizeof *scheduler->tenants);
     scheduler->active_tenants = rp_calloc(count, sizeof(uint32_t));
     scheduler->free_tenants = rp_calloc(count, sizeof(uint32_t));
-    scheduler->size_ns = rp_calloc(size_count(scheduler), sizeof(uint64_t));
+    scheduler->size_ns = rp_calloc(rp_sched_size_count(scheduler), sizeof(uint64_t));
     if (!scheduler->tenants || !scheduler->active_tenants || !scheduler->free_tenants ||
         !scheduler->size_ns)
         return false;

@@ -115,6 +115,7 @@ struct rp_engine_config rp_stack_engine_config(const struct rp_engine_options *o
         .device = device_config(options),
         .max_num_seqs = options->max_num_seqs,
         .max_num_batched_tokens = options->max_num_batched_tokens,
+        .step_ns_max = (uint64_t)(options->slo_itl_ms * 1e6),
         .max_model_len = options->max_model_len,
         .queue_capacity = options->max_num_queued_reqs,
         .kv_event_capacity = options->kv_event_capacity,

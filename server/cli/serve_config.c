@@ -108,7 +108,7 @@ int rp_serve_config(const struct rp_serve_options *options, struct rp_auth *out_
     out_config->slo = (struct rp_slo){.ttft_ns = (uint64_t)(options->slo_ttft_ms * 1e6),
                                       .tpot_ns = (uint64_t)(options->slo_tpot_ms * 1e6),
                                       .e2e_ns = (uint64_t)(options->slo_e2e_ms * 1e6),
-                                      .itl_ns = (uint64_t)(options->slo_itl_ms * 1e6)};
+                                      .itl_ns = (uint64_t)(options->engine.slo_itl_ms * 1e6)};
     out_config->auth = out_auth;
     if (is_set(options->api_key_file)) {
         out_config->reload_keys = rp_serve_read_keys;

@@ -83,8 +83,9 @@ static const struct rp_flag serve_flags[] = {
      "objective: first byte of a request to its first token; 0: none"},
     {"slo-tpot-ms", RP_FLAG_REAL, AT(slo_tpot_ms), "MS", 0, 1e9, "0",
      "objective: time per output token; 0: none"},
-    {"slo-itl-ms", RP_FLAG_REAL, AT(slo_itl_ms), "MS", 0, 1e9, "0",
-     "objective: the longest time between two tokens of a request; 0: none"},
+    {"slo-itl-ms", RP_FLAG_REAL, AT(engine.slo_itl_ms), "MS", 0, 1e9, "0",
+     "objective: the longest time between two tokens of a request, and so of a step with prompts "
+     "beside running answers; 0: none"},
     {"slo-e2e-ms", RP_FLAG_REAL, AT(slo_e2e_ms), "MS", 0, 1e9, "0",
      "objective: first byte of a request to its end; 0: none"},
     {"trace-seconds", RP_FLAG_UINT, AT(trace_seconds), "N", 0, 86400, "60",

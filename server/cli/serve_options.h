@@ -38,7 +38,8 @@ struct rp_engine_options {
     uint32_t kv_event_capacity; /* no flag: from --kv-events-config */
     const char *attention_mask; /* only for commands with RP_MASK_FLAGS */
     bool allow_noncausal;
-    uint32_t random_weights; /* --load-format auto|dummy; only of serve */
+    uint32_t random_weights; /* --load-format auto|dummy; only of serve, as is the next */
+    double slo_itl_ms;
 };
 
 struct rp_serve_options {
@@ -59,7 +60,7 @@ struct rp_serve_options {
     double price_per_hour;
     const char *rapl_dir, *otlp_endpoint, *kv_events_config;
     double otlp_sample_ratio, otlp_interval_s;
-    double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms, slo_itl_ms;
+    double slo_ttft_ms, slo_tpot_ms, slo_e2e_ms;
     const char *model_alias;
     uint64_t seed, responses_store_bytes;
     bool ollama;
@@ -117,7 +118,8 @@ extern const struct rp_foreign_flag rp_vllm_flags[RP_VLLM_FLAGS];
                     "0", "maximum running sequences; 0: 64 on the CPU, 256 on a GPU"),             \
         RP_FLAG_ROW("max-num-batched-tokens", UINT, base, rp_engine_options,                       \
                     max_num_batched_tokens, "N", 0, 65536, "0",                                    \
-                    "tokens of the largest step, at least 16; 0: 512 on the CPU, 2048 on a GPU"),  \
+                    "tokens of the largest step, at least 16; 0: 512 on the CPU, 2048 on a GPU, "  \
+                    "8192 on one of 64 GiB or more"),                                              \
         RP_FLAG_ROW("max-num-queued-reqs", UINT, base, rp_engine_options, max_num_queued_reqs,     \
                     "N", 1, 65536, "1024", "waiting requests before answering 429"),               \
         RP_FLAG_ROW("block-size", UINT, base, rp_engine_options, block_size, "N", 0, 256, "0",     \

@@ -12,7 +12,8 @@ import sys
 
 ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
 FILES = ["scheduler_internal.h", "scheduler.c", "scheduler_admit.c", "scheduler_check.c", "scheduler_commit.c",
-         "scheduler_pages.c", "scheduler_plan.c", "scheduler_state.c", "scheduler_swap.c", "scheduler_tenants.c"]
+         "scheduler_pages.c", "scheduler_plan.c", "scheduler_state.c", "scheduler_swap.c", "scheduler_tenants.c",
+         "scheduler_times.c"]
 
 MUTANTS = {
     "none": ("no bug: nothing may be found", []),
@@ -28,6 +29,9 @@ MUTANTS = {
     "border_off_by_one": ("a page border is crossed one token late", [
         ("scheduler_plan.c", "    uint32_t index = sequence->planned_length / scheduler->config.page_tokens;",
          "    uint32_t index = (sequence->planned_length - 1) / scheduler->config.page_tokens;")]),
+    "chunk_longer_than_its_pages": ("a sequence with windows has a chunk as long as the step", [
+        ("scheduler_plan.c", "    if (scheduler->windowed_count)\n        count = RP_MIN(count, rp_sched_chunk_max",
+         "    if (false)\n        count = RP_MIN(count, rp_sched_chunk_max")]),
     "hash_without_salt": ("prefixes are shared between salts", [
         ("scheduler_admit.c", "    uint64_t salt = request->cache_salt;", "    uint64_t salt = 0;"),
         ("scheduler_admit.c", ".salt = request->cache_salt,", ".salt = 0,")]),

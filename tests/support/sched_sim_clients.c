@@ -82,6 +82,15 @@ static void draw_groups(struct sim *sim) {
     config->page_edit_capacity += longest * (sim->group_count - 1);
 }
 
+/* Steps shorter than the largest bucket, by measured times; draws no random number either. */
+static void draw_step_tokens(struct sim *sim) {
+    struct rp_scheduler_config *config = &sim->config;
+    uint64_t bits = sched_sim_mix(sim->random + 3);
+    uint32_t largest = config->token_buckets[config->token_bucket_count - 1];
+    config->step_tokens = bits % 2 ? 1 + (uint32_t)(bits >> 8) % largest : 0;
+    config->step_ns_max = bits % 4 == 1 ? 1 + (bits >> 16) % 6 : 0;
+}
+
 /* Recurrent state, and small numbers of snapshots; draws no random number either. */
 static void draw_state(struct sim *sim) {
     struct rp_scheduler_config *config = &sim->config;
@@ -126,6 +135,7 @@ static void draw_sizes(struct sim *sim) {
     draw_buckets(sim);
     draw_groups(sim);
     draw_state(sim);
+    draw_step_tokens(sim);
 }
 
 void sched_sim_draw_config(struct sim *sim) {
