@@ -139,9 +139,11 @@ struct rp_scheduler {
     struct rp_tenant *tenants; /* (queue_capacity + slot_count) */
     uint32_t *active_tenants, active_tenant_count;
     uint32_t *free_tenants, free_tenant_count;
-    uint64_t turns;              /* decode rows chosen so far when there were too few */
-    uint64_t service_floor_ns;   /* service of a tenant that becomes active */
-    uint64_t *size_ns;           /* mean time of the steps of each size; 0: none yet */
+    uint64_t turns;            /* decode rows chosen so far when there were too few */
+    uint64_t service_floor_ns; /* service of a tenant that becomes active */
+    uint64_t *size_ns;         /* mean time of the steps of each size; 0: none yet */
+    /* In steps with prompts, 0: none yet: a prompt's token, and what a decode row adds. */
+    uint64_t prompt_token_ns, decode_row_ns;
     uint64_t committed_ns;       /* time of the last commit */
     bool limits;                 /* the tenants' limits of a step are in force */
     uint64_t contended_until_ns; /* the limits of steps apply until then */
@@ -258,14 +260,25 @@ static inline bool rp_sched_has_room(const struct rp_scheduler *scheduler,
             (!request->prompt_logprobs || request->prompt_count <= step->sample_room));
 }
 
-/* scheduler_times.c. Steps are timed by size: how many sizes there are, the most tokens of one, and
- * that of a step. */
-uint32_t rp_sched_size_count(const struct rp_scheduler *scheduler);
-uint32_t rp_sched_size_tokens(const struct rp_scheduler *scheduler, uint32_t size);
+/* Steps are timed by size: at most 1, 2, 4 or 8 tokens, then by token bucket, which begin at 16. */
+#define RP_SCHED_SMALL_SIZES 4u
+
+static inline uint32_t rp_sched_size_count(const struct rp_scheduler *scheduler) {
+    return RP_SCHED_SMALL_SIZES + scheduler->config.token_bucket_count;
+}
+/* The most tokens of a size. */
+static inline uint32_t rp_sched_size_tokens(const struct rp_scheduler *scheduler, uint32_t size) {
+    const uint32_t *buckets = scheduler->config.token_buckets;
+    return size < RP_SCHED_SMALL_SIZES ? RP_MIN(1u << size, buckets[0])
+                                       : buckets[size - RP_SCHED_SMALL_SIZES];
+}
+
+/* scheduler_times.c: the size of a step. */
 uint32_t rp_sched_size_of(const struct rp_scheduler *scheduler, uint32_t tokens);
 /* Expected time of a size's steps, ns. */
 uint64_t rp_sched_size_time(const struct rp_scheduler *scheduler, uint32_t size);
-void rp_sched_size_took(struct rp_scheduler *scheduler, uint32_t tokens, uint64_t took_ns);
+void rp_sched_step_took(struct rp_scheduler *scheduler, const struct rp_step_store *step,
+                        uint64_t took_ns);
 /* The largest bucket that so many tokens fill; 0: none. */
 uint32_t rp_sched_bucket_below(const struct rp_scheduler *scheduler, uint32_t tokens);
 /* The most tokens of a step with prompts and so many decode rows. */

@@ -295,7 +295,7 @@ void rp_sched_tenants_charge(struct rp_scheduler *scheduler, const struct rp_ste
     uint64_t begin_ns = RP_MAX(step->now_ns, scheduler->committed_ns);
     uint64_t took_ns = now_ns > begin_ns ? now_ns - begin_ns : 0;
     scheduler->committed_ns = now_ns;
-    rp_sched_size_took(scheduler, step->token_count, took_ns);
+    rp_sched_step_took(scheduler, step, took_ns);
     if (scheduler->active_tenant_count < 2)
         return; /* whoever comes starts where the only one is */
     for (uint32_t i = 0; i < step->row_count; i++) {

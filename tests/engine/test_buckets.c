@@ -47,8 +47,8 @@ static void test_mixed_sets_end_at_the_token_budget(void **state) {
         assert_int_equal(list.token_buckets[i], want[i]);
 }
 
-/* A step that fits no bucket exactly is padded by an eighth of its tokens at most, or a sixteenth of
- * its decode rows. */
+/* A step that fits no bucket exactly is padded by an eighth of its tokens at most, or a sixteenth
+ * of its decode rows. */
 static void test_large_sets_grow_by_an_eighth_at_most(void **state) {
     (void)state;
     assert_int_equal(rp_buckets_plan(RP_NUM_SEQS_MAX, RP_STEP_TOKENS_MAX, &list, NULL), RP_OK);
