@@ -44,7 +44,9 @@ static int make_graphs(struct rp_engine *engine, const struct rp_program *progra
                                          .eager = config->enforce_eager,
                                          .poison = config->debug_poison,
                                          .progress = config->progress,
-                                         .progress_ctx = config->progress_ctx};
+                                         .progress_ctx = config->progress_ctx,
+                                         .captured = rp_engine_replay_first,
+                                         .captured_ctx = engine};
     int status = rp_graph_set_create(&graphs, &engine->graphs, err);
     if (status != RP_OK)
         return status;
@@ -140,7 +142,7 @@ static int make_all(struct rp_engine *engine, const struct rp_program *program,
     } parts[] = {{"weights on the device", prepare_weights},
                  {"slots, rings, swap pool", rp_engine_make_buffers},
                  {NULL, NULL}, /* graphs */
-                 {"first replays", rp_engine_warm_up},
+                 {"last replay", rp_engine_end_replays},
                  {"peaks", rp_engine_measure_peaks},
                  {"KV pool", rp_engine_map_pool},
                  {"scheduler", make_scheduler}};
@@ -148,6 +150,8 @@ static int make_all(struct rp_engine *engine, const struct rp_program *program,
     int status =
         rp_engine_layout_make(&engine->config, engine->model, program, &engine->device_info,
                               &engine->memory_opened, &engine->layout, err);
+    if (status == RP_OK && engine->layout.on_gpu)
+        rp_engine_begin_host_pages(engine);
     for (size_t i = 0; i < RP_ARRAY_COUNT(parts) && status == RP_OK; i++) {
         status = parts[i].make ? parts[i].make(engine, err) : make_graphs(engine, program, err);
         log_part(parts[i].make ? parts[i].name : "graphs", &since_ns);

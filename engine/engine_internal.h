@@ -45,8 +45,11 @@ struct rp_engine {
     struct rp_scheduler_config scheduler_config; /* constant */
     struct rp_scheduler *scheduler;
     struct rp_graph_set *graphs;
+    struct rp_graph_entry *first_replay; /* at the start: in flight */
     struct rp_batch batch;
     unsigned char *state, *rings, *host_pages;
+    pthread_t host_pages_thread; /* while makes_host_pages: it writes host_pages */
+    bool makes_host_pages;
     struct rp_device_memory memory_opened; /* when the device was opened */
     uint64_t weights_bytes;                /* on a GPU: that the weights were given */
     uint32_t prepared;                     /* matrices that were given to the device */
@@ -85,8 +88,11 @@ static inline uint32_t rp_engine_graph_index(const struct rp_engine *engine,
                                              const struct rp_graph_entry *entry) {
     return (uint32_t)(entry - rp_graph_set_entry(engine->graphs, 0));
 }
-/* Replays every graph once with an empty step. */
-int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err);
+/* Replays a graph that was just captured with an empty step, and waits for the one before: a GPU
+ * replays one while the host captures the next. ctx: the engine. */
+int rp_engine_replay_first(void *ctx, struct rp_graph_set *set, struct rp_graph_entry *entry,
+                           struct rp_error *err);
+int rp_engine_end_replays(struct rp_engine *engine, struct rp_error *err);
 
 /* engine_rings.c */
 /* Submits new requests to the scheduler; returns how many. One that it cannot queue now (its own
@@ -110,7 +116,9 @@ int rp_engine_measure_peaks(struct rp_engine *engine, struct rp_error *err);
 /* engine_mask.c: the parameters' defaults. */
 void rp_engine_init_mask(struct rp_engine *engine);
 
-/* engine_memory.c */
+/* engine_memory.c. The swap pool is pinned while the weights are read: a thread of its own makes it
+ * until make_buffers or free_buffers waits for it. */
+void rp_engine_begin_host_pages(struct rp_engine *engine);
 int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err);
 /* After the warm-up: on a GPU, maps the rest of the KV pool, settles page_count and the plan. */
 int rp_engine_map_pool(struct rp_engine *engine, struct rp_error *err);

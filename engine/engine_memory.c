@@ -45,11 +45,32 @@ static int reserve_pool(struct rp_engine *engine, struct rp_error *err) {
                            : rp_engine_device_error(engine, "the padding page cannot be made", err);
 }
 
+static size_t host_bytes(const struct rp_engine *engine) {
+    return (size_t)engine->layout.host_page_count * engine->layout.kv.page_stride;
+}
+
+static void *make_host_pages(void *arg) {
+    struct rp_engine *engine = arg;
+    engine->host_pages =
+        engine->backend->alloc(engine->device, host_bytes(engine), RP_MEMORY_HOST_EACH);
+    return NULL;
+}
+
+void rp_engine_begin_host_pages(struct rp_engine *engine) {
+    engine->makes_host_pages =
+        pthread_create(&engine->host_pages_thread, NULL, make_host_pages, engine) == 0;
+}
+
+static void end_host_pages(struct rp_engine *engine) {
+    if (engine->makes_host_pages)
+        pthread_join(engine->host_pages_thread, NULL);
+    engine->makes_host_pages = false;
+}
+
 int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err) {
     const struct rp_backend *backend = engine->backend;
     struct rp_engine_layout *layout = &engine->layout;
     struct rp_step_view *view = &engine->batch.view;
-    size_t host_bytes = (size_t)layout->host_page_count * layout->kv.page_stride;
     engine->state = backend->alloc(engine->device, layout->state_bytes, RP_MEMORY_DEVICE);
     if (!engine->state)
         return rp_engine_no_memory(err, "slots", layout->state_bytes);
@@ -59,9 +80,11 @@ int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err) {
     int status = reserve_pool(engine, err);
     if (status != RP_OK)
         return status;
-    engine->host_pages = backend->alloc(engine->device, host_bytes, RP_MEMORY_HOST_EACH);
+    end_host_pages(engine);
     if (!engine->host_pages)
-        return rp_engine_no_memory(err, "swap pool", host_bytes);
+        make_host_pages(engine);
+    if (!engine->host_pages)
+        return rp_engine_no_memory(err, "swap pool", host_bytes(engine));
     rp_step_state_carve(&layout->step, engine->state, view);
     rp_step_rings_carve(&layout->step, engine->rings, view);
     memset(engine->rings, 0, layout->ring_bytes);
@@ -165,6 +188,7 @@ int rp_engine_map_pool(struct rp_engine *engine, struct rp_error *err) {
 
 void rp_engine_free_buffers(struct rp_engine *engine) {
     const struct rp_backend *backend = engine->backend;
+    end_host_pages(engine);
     rp_mask_pool_deinit(&engine->mask_pool);
     backend->free(engine->device, engine->state, RP_MEMORY_DEVICE);
     backend->free(engine->device, engine->rings, RP_MEMORY_HOST);

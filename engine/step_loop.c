@@ -277,28 +277,43 @@ void *rp_engine_main(void *arg) {
     return NULL;
 }
 
-int rp_engine_warm_up(struct rp_engine *engine, struct rp_error *err) {
+/* Waits for the first replay that was launched last. */
+static int await_first_replay(struct rp_engine *engine, struct rp_error *err) {
     const struct rp_sched_step empty = {0};
+    struct rp_graph_entry *entry = engine->first_replay;
     char what[64];
-    for (uint32_t i = 0; i < rp_graph_set_count(engine->graphs); i++) {
-        struct rp_graph_entry *entry = rp_graph_set_entry(engine->graphs, i);
-        if (!entry->forward)
-            continue;
-        uint64_t step = ++engine->device_step;
-        rp_batch_encode(&engine->batch, &empty, step, 0);
-        int status = rp_graph_set_launch(engine->graphs, entry, 0);
-        if (status == RP_OK)
-            status = await_step(engine, step);
-        if (status != RP_OK || !rp_batch_decode(&engine->batch, step, &empty)) {
-            snprintf(what, sizeof what, "the first replay of the graph of %u tokens failed",
-                     entry->bucket.tokens);
-            return rp_engine_device_error(engine, what, err);
-        }
+    engine->first_replay = NULL;
+    if (!entry)
+        return RP_OK;
+    if (await_step(engine, engine->device_step) == RP_OK &&
+        rp_batch_decode(&engine->batch, engine->device_step, &empty)) {
         atomic_store(&entry->replays.value, 0);
         atomic_store(&entry->padded_tokens.value, 0);
+        return RP_OK;
     }
+    snprintf(what, sizeof what, "the first replay of the graph of %u tokens failed",
+             entry->bucket.tokens);
+    return rp_engine_device_error(engine, what, err);
+}
+
+int rp_engine_replay_first(void *ctx, struct rp_graph_set *set, struct rp_graph_entry *entry,
+                           struct rp_error *err) {
+    struct rp_engine *engine = ctx;
+    const struct rp_sched_step empty = {0};
+    int status = await_first_replay(engine, err);
+    if (status != RP_OK)
+        return status;
+    rp_batch_encode(&engine->batch, &empty, ++engine->device_step, 0);
+    engine->first_replay = entry;
+    return rp_graph_set_launch(set, entry, 0) == RP_OK
+               ? RP_OK
+               : rp_engine_device_error(engine, "the first replay of a graph failed", err);
+}
+
+int rp_engine_end_replays(struct rp_engine *engine, struct rp_error *err) {
+    int status = await_first_replay(engine, err);
     /* Results are published before the last launch has returned. */
-    if (engine->backend->synchronize(engine->device) != RP_OK)
+    if (status == RP_OK && engine->backend->synchronize(engine->device) != RP_OK)
         return rp_engine_device_error(engine, "the first replays failed", err);
-    return RP_OK;
+    return status;
 }

@@ -118,7 +118,8 @@ static void sort_entries(struct rp_graph_set *set, const struct rp_graph_set_con
     set->count = config->bucket_count;
 }
 
-/* Largest first, as on devices whose capture grows a pool. A device error is sticky and ends it. */
+/* Largest first, as on devices whose capture grows a pool. A device error is sticky and ends it, as
+ * does one of config->captured. */
 static int capture_all(struct rp_graph_set *set, const struct rp_graph_set_config *config,
                        size_t *offsets, struct rp_error *err) {
     for (uint32_t i = set->count; i-- > 0;) {
@@ -134,6 +135,11 @@ static int capture_all(struct rp_graph_set *set, const struct rp_graph_set_confi
         }
         if (config->guarded)
             remember_canaries(set, config->program, &entry->bucket, offsets);
+        if (config->captured) {
+            status = config->captured(config->captured_ctx, set, entry, err);
+            if (status != RP_OK)
+                return status;
+        }
         if (config->progress)
             config->progress(config->progress_ctx, "capture", set->count - i, set->count);
     }
@@ -176,8 +182,11 @@ int rp_graph_set_create(const struct rp_graph_set_config *config, struct rp_grap
     sort_entries(set, config);
     status = capture_all(set, config, offsets, &local);
     if (status != RP_OK) {
-        status = rp_error_set(err, local.status ? local.status : RP_STATUS_DEVICE,
-                              "graphs: no bucket could be captured: %.400s", local.text);
+        status =
+            rp_error_set(err, local.status ? local.status : RP_STATUS_DEVICE,
+                         set->failed == set->count ? "graphs: no bucket could be captured: %.400s"
+                                                   : "graphs: %.400s",
+                         local.text);
         goto fail;
     }
     if (config->guarded &&

@@ -16,6 +16,9 @@
 #include "metrics/event.h"
 #include "metrics/metrics.h"
 
+struct rp_graph_set;
+struct rp_graph_entry;
+
 struct rp_graph_set_config {
     const struct rp_backend *backend;
     struct rp_device *device;
@@ -31,6 +34,11 @@ struct rp_graph_set_config {
     bool guarded; /* tests, one bucket only: no tensor shares bytes, each has a canary after it */
     void (*progress)(void *ctx, const char *stage, uint32_t done, uint32_t total);
     void *progress_ctx;
+    /* Called with each entry that was captured, for its first replay, which may still run while the
+     * next one is captured; a status other than OK ends create. NULL: none. */
+    int (*captured)(void *ctx, struct rp_graph_set *set, struct rp_graph_entry *entry,
+                    struct rp_error *err);
+    void *captured_ctx;
 };
 
 struct rp_graph_entry {
@@ -44,8 +52,6 @@ struct rp_graph_entry {
     uint64_t fingerprint;
     struct rp_counter replays, padded_tokens; /* since start; any thread may read them */
 };
-
-struct rp_graph_set;
 
 /* Bytes that the shared arena needs. */
 int rp_graph_set_arena_bytes(const struct rp_graph_set_config *config, size_t *out_bytes,
