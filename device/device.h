@@ -126,7 +126,8 @@ struct rp_backend {
     void (*close)(struct rp_device *device); /* waits for all work */
     void (*info)(struct rp_device *device, struct rp_device_info *out);
 
-    /* 64-byte aligned, contents undefined; NULL when memory is out. */
+    /* 64-byte aligned, contents undefined; NULL when memory is out. Another thread may allocate
+     * host memory while matrices are prepared. */
     void *(*alloc)(struct rp_device *device, size_t bytes, enum rp_memory_kind kind);
     /* Waits for the queued work first, as do matrix_release and graph_destroy: it may still use
      * the memory. */

@@ -71,6 +71,7 @@ int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err) {
     const struct rp_backend *backend = engine->backend;
     struct rp_engine_layout *layout = &engine->layout;
     struct rp_step_view *view = &engine->batch.view;
+    end_host_pages(engine); /* nothing else is allocated meanwhile but matrices */
     engine->state = backend->alloc(engine->device, layout->state_bytes, RP_MEMORY_DEVICE);
     if (!engine->state)
         return rp_engine_no_memory(err, "slots", layout->state_bytes);
@@ -80,7 +81,6 @@ int rp_engine_make_buffers(struct rp_engine *engine, struct rp_error *err) {
     int status = reserve_pool(engine, err);
     if (status != RP_OK)
         return status;
-    end_host_pages(engine);
     if (!engine->host_pages)
         make_host_pages(engine);
     if (!engine->host_pages)
