@@ -11,6 +11,9 @@
  * q and the weights are rounded to bf16; of 8-bit pages the quantized values are exact in bf16, and
  * a key's scale multiplies its score and its weight.
  *
+ * Decode rows of up to 16 heads over bf16 pages have a kernel of their own on Hopper
+ * (attention_latent_chains.cuh), with the same plan, splits and partial sums.
+ *
  * Decode rows have up to 16 or 32 heads to a block. As in decode/, the splits of all rows form one
  * sequence, of which a block computes an equal part, for one group of heads; blocks of all groups
  * compute the same part at the same time, so that latents come from L2 for all but the first. A
@@ -20,6 +23,7 @@
  * and are not split.
  *
  * Bits depend on a row's q, its keys, its position and the window alone. */
+#include "attention/latent/attention_latent_chains.cuh"
 #include "attention/latent/attention_latent_kernel.cuh"
 
 namespace {
@@ -28,6 +32,12 @@ constexpr uint32_t PREFILL_ROWS = 64;
 
 uint32_t decode_tiles(const rp_attention_cuda_config *config) {
     return config->heads <= 16 ? 1 : 2;
+}
+
+bool has_chains(const rp_attention_cuda_config *config) {
+    return rp_cuda_has_hopper(&config->limits) && config->kv.dtype == RP_DTYPE_BF16 &&
+           decode_tiles(config) == 1 &&
+           sizeof(latent_chains_shared) <= config->limits.shared_bytes_block;
 }
 
 /* Blocks of all groups, for decode. */
@@ -47,6 +57,16 @@ __global__ void __launch_bounds__(THREADS, 1)
     latent_decode_32(const __grid_constant__ latent_args args) {
     extern __shared__ __align__(16) unsigned char memory[];
     latent_decode<2, Page>(args, *(latent_shared<2> *)memory);
+}
+__global__ void __launch_bounds__(CHAINS_THREADS, 1)
+    latent_decode_chains(const __grid_constant__ latent_args args) {
+#if RP_CUDA_HOPPER
+    extern __shared__ __align__(16) unsigned char memory[];
+    latent_chains(args, *(latent_chains_shared *)memory);
+#else
+    (void)args;
+    __trap(); /* never planned */
+#endif
 }
 template <rp_dtype Page>
 __global__ void __launch_bounds__(THREADS, 1)
@@ -69,6 +89,7 @@ latent_args arguments_of(const rp_attention_cuda_args *call) {
     to.plan = call->workspace.plans[call->mask_class].head;
     to.rows = call->workspace.plans[call->mask_class].rows;
     to.tiles = call->workspace.plans[call->mask_class].tiles;
+    to.row_capacity = call->workspace.row_capacity;
     to.q = op->q;
     to.out = op->out;
     to.sinks = op->sinks;
@@ -92,11 +113,12 @@ latent_args arguments_of(const rp_attention_cuda_args *call) {
 }
 
 int start(const void *kernel, uint32_t blocks, size_t shared_bytes,
-          const rp_attention_cuda_args *call, const latent_args &args, cudaStream_t stream) {
+          const rp_attention_cuda_args *call, const latent_args &args, cudaStream_t stream,
+          uint32_t threads = THREADS) {
     int error = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           (int)shared_bytes);
     return error != 0 ? error
-                      : rp_cuda_start(kernel, dim3(blocks), dim3(THREADS), shared_bytes, stream,
+                      : rp_cuda_start(kernel, dim3(blocks), dim3(threads), shared_bytes, stream,
                                       call->config.limits.dependent_launch, &args);
 }
 
@@ -106,6 +128,9 @@ int decode_run(const rp_attention_cuda_args *call, const latent_args &args, cuda
     if (args.group == 32)
         return start((const void *)latent_decode_32<Page>, blocks_of(&call->config, 1),
                      sizeof(latent_shared<2>), call, args, stream);
+    if (has_chains(&call->config))
+        return start((const void *)latent_decode_chains, blocks_of(&call->config, 1),
+                     sizeof(latent_chains_shared), call, args, stream, CHAINS_THREADS);
     /* With no more splits than SMs, each has one to itself. */
     const uint32_t per_sm = most <= call->config.limits.sm_count ? 1 : 2;
     return start((const void *)latent_decode_16<Page>, blocks_of(&call->config, per_sm),
@@ -134,7 +159,10 @@ bool rp_attention_latent_cuda_supports(const rp_attention_cuda_config *config) {
            config->kv_heads == 1 && kv->dtype != RP_DTYPE_F32 &&
            (kv->page_tokens & (kv->page_tokens - 1)) == 0 &&
            config->limits.compute_capability >= 80 &&
-           sizeof(latent_shared<4>) <= config->limits.shared_bytes_block;
+           sizeof(latent_shared<4>) <= config->limits.shared_bytes_block &&
+           (uint64_t)config->step.config.row_capacity * RP_ATTENTION_SPLITS_MAX *
+                   rp_attention_latent_cuda_blocks(config) <=
+               UINT32_MAX;
 }
 
 uint32_t rp_attention_latent_cuda_groups(const rp_attention_cuda_config *config) {

@@ -23,10 +23,28 @@ __device__ __forceinline__ float latent_inverse(const latent_args &args, float m
     return total == 0.0f ? 0.0f : fade / total;
 }
 
+/* A lane's columns of a row, pairs that are eight apart. */
+__device__ __forceinline__ void store_columns(const latent_args &args, size_t at,
+                                              const float (&out)[COLUMNS / 8][4], int half,
+                                              float inverse) {
+    if (args.out_aligned && args.out_dtype == RP_DTYPE_BF16) { /* one branch for all */
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; n++)
+            *(uint32_t *)((__nv_bfloat16 *)args.out + at + n * 8) =
+                pack_bf16(out[n][half * 2] * inverse, out[n][half * 2 + 1] * inverse);
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < COLUMNS / 8; n++)
+        store_pair(args.out, args.out_dtype, at + n * 8, args.out_aligned,
+                   out[n][half * 2] * inverse, out[n][half * 2 + 1] * inverse);
+}
+
+/* column: the first one of the warp's. */
 template <int MT>
 __device__ __forceinline__ void store_out(const latent_args &args, const latent_work &work,
-                                          const latent_sums<MT> &sums) {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+                                          const latent_sums<MT> &sums, uint32_t column) {
+    const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -38,12 +56,8 @@ __device__ __forceinline__ void store_out(const latent_args &args, const latent_
             const float inverse =
                 latent_inverse(args, sums.max[m][half], sums.total[m][half], head);
             const size_t at = (work.token + token) * args.out_stride + (size_t)head * VALUE +
-                              warp * COLUMNS + lane % 4 * 2;
-#pragma unroll
-            for (int n = 0; n < COLUMNS / 8; n++)
-                store_pair(args.out, args.out_dtype, at + n * 8, args.out_aligned,
-                           sums.out[m][n][half * 2] * inverse,
-                           sums.out[m][n][half * 2 + 1] * inverse);
+                              column + lane % 4 * 2;
+            store_columns(args, at, sums.out[m], half, inverse);
         }
 }
 
@@ -107,15 +121,16 @@ __device__ __forceinline__ void get_partial(const float *from, latent_sums<MT> &
         }
 }
 
-/* The splits of all rows are cut into as many equal parts as each group of heads has blocks. */
+/* The splits of all rows are cut into as many equal parts as each group of heads has blocks.
+ * rp_attention_latent_cuda_supports has checked that no product overflows. */
 struct latent_line {
     uint32_t total, parts;
 
     __device__ __forceinline__ uint32_t begin_of(uint32_t part) const {
-        return (uint32_t)((uint64_t)total * part / parts);
+        return total * part / parts;
     }
     __device__ __forceinline__ uint32_t owner_of(uint32_t split) const {
-        return (uint32_t)((((uint64_t)split + 1) * parts - 1) / total);
+        return ((split + 1) * parts - 1) / total;
     }
 };
 
@@ -206,7 +221,7 @@ __device__ __forceinline__ void decode_row(const latent_args &args, const latent
             return;
         gather<MT>(args, line, info, state);
     }
-    store_out(args, work, state);
+    store_out(args, work, state, threadIdx.x / 32 * COLUMNS);
 }
 
 template <int MT, rp_dtype Page>
@@ -249,8 +264,9 @@ __device__ __forceinline__ void latent_prefill(const latent_args &args, latent_s
                                   .key_begin = first_visible(args.window, tile.position),
                                   .key_end = tile.position + tile.count,
                                   .split_mask = UINT32_MAX};
-        attend<MT, Page>(args, work, shared, wait,
-                         [&](const latent_sums<MT> &sums) { store_out(args, work, sums); });
+        attend<MT, Page>(args, work, shared, wait, [&](const latent_sums<MT> &sums) {
+            store_out(args, work, sums, threadIdx.x / 32 * COLUMNS);
+        });
     }
 }
 

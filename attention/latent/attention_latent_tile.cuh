@@ -39,6 +39,7 @@ struct latent_args {
     const rp_attention_plan_head *plan;
     const rp_attention_plan_row *rows;
     const rp_attention_plan_tile *tiles;
+    uint32_t row_capacity; /* of rows */
     const float *q;
     void *out;
     const float *sinks;
