@@ -1,18 +1,13 @@
 /* The weighted sum of the rows that a row's experts have computed (experts_cuda.h). */
 #include "device/experts_cuda.h"
 
-#include "device/cuda_vector.cuh"
+#include "device/expert_sum.cuh"
 
 #define SUM_BLOCK     128
 #define SPECULATE_MAX 256
 #define SUM_FLIGHT    8 /* rows of a sum whose loads are in flight */
 
 namespace {
-
-__device__ __forceinline__ float4 add_weighted(float4 sum, float weight, float4 x) {
-    return make_float4(__fmaf_rn(weight, x.x, sum.x), __fmaf_rn(weight, x.y, sum.y),
-                       __fmaf_rn(weight, x.z, sum.z), __fmaf_rn(weight, x.w, sum.w));
-}
 
 /* QUADS times four columns from `col` on, of an expert's row. */
 template <bool VEC, int QUADS>
@@ -64,19 +59,15 @@ __global__ void __launch_bounds__(SUM_BLOCK) expert_sum_kernel(rp_expert_sum_cud
 #pragma unroll
             for (int q = 0; q < QUADS; q++)
                 if (first + i < from.used)
-                    sum[q] = add_weighted(sum[q], weight[i], x[i][q]);
+                    sum[q] = rp_add_weighted(sum[q], weight[i], x[i][q]);
     }
     if (row >= live)
         return;
-    float scale = 1.0f;
-    if (from.gate.data) {
-        float gate = ((const float *)from.gate.data)[row * from.gate.stride];
-        scale = __fdiv_rn(1.0f, 1.0f + expf(-gate));
-    }
+    float scale = rp_shared_scale(from, rp_load_gate(from, row));
 #pragma unroll
     for (int q = 0; q < QUADS; q++, col += 4) {
         if (from.shared.data)
-            sum[q] = add_weighted(sum[q], scale, rp_load4<VEC>(from.shared, row, col, end));
+            sum[q] = rp_add_weighted(sum[q], scale, rp_load4<VEC>(from.shared, row, col, end));
         if (args.residual.data)
             sum[q] = rp_add4(old[q], sum[q]);
         rp_store4<VEC>(from.out, row, col, end, sum[q]);

@@ -70,6 +70,9 @@ struct rp_expert_sum_cuda {
     uint32_t cols;
 };
 int rp_expert_sum_cuda_run(const void *args, struct CUstream_st *stream);
+/* Up to so many rows one launch adds the sum to the residual and norms it (ops_cuda.h:
+ * rp_add_norm_cuda). */
+#define RP_EXPERT_SUM_NORM_ROWS 128u
 
 #ifdef __cplusplus
 }

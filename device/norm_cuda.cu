@@ -17,7 +17,7 @@
  * norm_long_kernel, whose sums have the same order. */
 #include "device/ops_cuda.h"
 
-#include "device/cuda_vector.cuh"
+#include "device/expert_sum.cuh"
 #include "device/norm_stream_cuda.h"
 #include "device/norm_team.cuh"
 #include "device/ops_math.cuh"
@@ -32,6 +32,7 @@ enum norm_source {
     SOURCE_GATHER,
     SOURCE_TERM,
     SOURCE_PARTIALS,
+    SOURCE_EXPERTS,
     SOURCE_GATHER_PARTIALS /* not stored into the residual */
 };
 
@@ -42,13 +43,14 @@ __host__ __device__ constexpr bool sums_up(norm_source source) {
     return source == SOURCE_PARTIALS || source == SOURCE_GATHER_PARTIALS;
 }
 __host__ __device__ constexpr bool keeps(norm_source source) {
-    return source == SOURCE_TERM || source == SOURCE_PARTIALS;
+    return source == SOURCE_TERM || source == SOURCE_PARTIALS || source == SOURCE_EXPERTS;
 }
 
 struct norm_args {
     rp_cuda_rows rows;
     rp_values in, term, out; /* in: the residual where something is added */
     rp_cuda_partials partials;
+    rp_expert_sum_args experts;
     const float *weight;
     uint32_t group, group_count;
     float eps, weight_offset;
@@ -65,6 +67,8 @@ static __device__ __forceinline__ float4 complete(const norm_args &args, float4 
         x = rp_add4(x, rp_load4<VEC>(args.term, row, col, end));
     if (sums_up(SOURCE))
         x = rp_add4(x, rp_partials_sum4<VEC, FLIGHT>(args.partials, row, col, end));
+    if (SOURCE == SOURCE_EXPERTS)
+        x = rp_add4(x, rp_expert_sum4<VEC>(args.experts, row, col, end));
     return x;
 }
 
@@ -337,6 +341,7 @@ static norm_args add_norm_args(const rp_add_norm_cuda *from) {
     args.term = from->term;
     args.out = from->out;
     args.partials = from->partials;
+    args.experts = from->experts;
     args.weight = from->weight;
     args.group = from->cols;
     args.group_count = 1;
@@ -354,5 +359,8 @@ int rp_add_norm_cuda_run(const void *args_void, cudaStream_t stream) {
         return start<SOURCE_GATHER_PARTIALS>(args, rp_vector_ok(from->partials), stream);
     if (from->partials.count)
         return start<SOURCE_PARTIALS>(args, rp_vector_ok(from->partials), stream);
+    if (from->experts.in.data)
+        return start<SOURCE_EXPERTS>(
+            args, rp_vector_ok(from->experts.in) && rp_vector_ok(from->experts.shared), stream);
     return start<SOURCE_TERM>(args, rp_vector_ok(from->term), stream);
 }

@@ -8,6 +8,7 @@
 #define RP_DEVICE_OPS_CUDA_H
 
 #include "device/cuda_launch.h"
+#include "device/experts.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -79,12 +80,14 @@ struct rp_add_cuda {
 int rp_add_cuda_run(const void *args, struct CUstream_st *stream);
 
 /* residual += term; out = norm(residual). The term is `term` (f32) or, when partials.count is not
- * 0, the sum of the partials. gather: row i of out is of the token step.logit_tokens[i], and the
+ * 0, the sum of the partials, or, when experts.in.data is not NULL, EXPERT_SUM's output
+ * (experts.out is not used). gather: row i of out is of the token step.logit_tokens[i], and the
  * residual is left as it was: nobody reads it any more. With partials alone. */
 struct rp_add_norm_cuda {
     struct rp_cuda_rows rows;
     struct rp_values residual, term, out;
     struct rp_cuda_partials partials;
+    struct rp_expert_sum_args experts; /* rows of all max_rows rows: dead ones are read, too */
     const float *weight;
     uint32_t cols; /* one group: the whole row */
     float eps, weight_offset;

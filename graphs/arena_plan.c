@@ -11,14 +11,18 @@ static void touch(struct rp_lifetime *lives, const struct rp_view *view, uint32_
     life->last = RP_MAX(life->last, op);
 }
 
+/* How many operators later a kernel may still read what this one reads: that of the sum of experts,
+ * of the addition to the residual and of the norm is one. */
+static uint32_t reach_of(const struct rp_op *op) { return op->kind == RP_OP_EXPERT_SUM ? 2 : 1; }
+
 void rp_program_lifetimes(const struct rp_program *program, struct rp_lifetime *out) {
     for (uint32_t i = 0; i < program->tensor_count; i++)
         out[i] = (struct rp_lifetime){UINT32_MAX, 0};
     for (uint32_t i = 0; i < program->op_count; i++) {
-        uint32_t next = RP_MIN(i + 1, program->op_count - 1);
+        uint32_t until = RP_MIN(i + reach_of(&program->ops[i]), program->op_count - 1);
         for (uint32_t at = 0; at < program->ops[i].in_count; at++) {
             touch(out, &program->ops[i].in[at], i);
-            touch(out, &program->ops[i].in[at], next);
+            touch(out, &program->ops[i].in[at], until);
         }
         touch(out, &program->ops[i].out, i);
     }

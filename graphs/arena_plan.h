@@ -2,10 +2,11 @@
  *
  * A tensor lives from the first operator that touches it to the last, over forward and sample
  * together; what an operator reads lives until the next operator is done, because a backend may
- * fuse the two into one kernel. Fusions that reach further check addresses (backend/fuse.h). Two
- * tensors may share bytes when their lives do not overlap. Larger tensors are placed first, each at
- * the lowest offset that is free for its whole life (greedy by size, as Pisarchyk and Lee 2020
- * compare). Pure arithmetic: the same call counts (how large must the arena be?) and carves.
+ * fuse the two into one kernel; what EXPERT_SUM reads, until the second one after it is done.
+ * Fusions that reach further check addresses (backend/fuse.h). Two tensors may share bytes when
+ * their lives do not overlap. Larger tensors are placed first, each at the lowest offset that is
+ * free for its whole life (greedy by size, as Pisarchyk and Lee 2020 compare). Pure arithmetic: the
+ * same call counts (how large must the arena be?) and carves.
  *
  * guarded: every tensor has its own bytes, followed by a canary; nothing is shared (debug). */
 #ifndef RP_GRAPHS_ARENA_PLAN_H

@@ -91,6 +91,19 @@ static bool leaves_partials(const struct rp_fuse_input *input, const struct rp_f
 
 static bool is_whole(const struct rp_op *norm) { return norm->u.norm.group == norm->in[0].cols; }
 
+/* Whether the norm is that of norm_linear: of rows that one GEMM alone reads, in a kernel that can
+ * norm them. */
+static bool is_normed_by_reader(const struct rp_fuse_input *input, uint32_t norm) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_view *out = &op_at(low, norm)->out;
+    uint32_t reader = rp_first_reader(low->program, norm + 1, out);
+    const struct rp_fused_op normed = {.op_count = 2, .ops = {norm, reader}};
+    return reader != RP_FUSED_NONE && reader < input->end &&
+           op_at(low, reader)->kind == RP_OP_LINEAR &&
+           rp_same_view(out, &op_at(low, reader)->in[0]) &&
+           !rp_is_read(low->program, reader + 1, out) && !refuse_normed(input, &normed);
+}
+
 /* A norm that its GEMM's kernel can run is left to it, unless the term was normed itself (Gemma2):
  * there add + norm is what was measured. */
 static const char *refuse_add_norm(const struct rp_fuse_input *input,
@@ -107,15 +120,7 @@ static const char *refuse_add_norm(const struct rp_fuse_input *input,
             break;
     if (at < input->end && op_at(low, at)->kind == RP_OP_NORM)
         return NULL;
-    struct rp_fused_op normed = *fused;
-    normed.ops[0] = last;
-    normed.ops[1] = rp_first_reader(low->program, last + 1, &norm->out);
-    if (normed.ops[1] == RP_FUSED_NONE || normed.ops[1] >= input->end ||
-        op_at(low, normed.ops[1])->kind != RP_OP_LINEAR ||
-        !rp_same_view(&norm->out, &op_at(low, normed.ops[1])->in[0]) ||
-        refuse_normed(input, &normed))
-        return NULL;
-    return "the norm is fused to its GEMM";
+    return is_normed_by_reader(input, last) ? "the norm is fused to its GEMM" : NULL;
 }
 
 static bool takes_vectors(const struct lowering *low, const struct rp_view *view) {
@@ -187,6 +192,18 @@ static const char *refuse_route_order(const struct rp_fuse_input *input,
     if (fused->op_count != 2 || member_of(low, fused, 0)->kind != RP_OP_ROUTE)
         return "it is not a route and the order of its choices";
     return low->bucket.tokens <= RP_ROUTE_ORDER_ROWS ? NULL : "one block routes too many rows";
+}
+
+/* One block sums up a row, of which expert_sum gives parts to several: for few rows. */
+static const char *refuse_expert_sum_norm(const struct rp_fuse_input *input,
+                                          const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_op *sum = member_of(low, fused, 0), *norm = last_of(low, fused);
+    if (!is_whole(norm))
+        return "it is not a norm of whole rows";
+    if (rp_program_rows(low->program, &low->bucket, sum->rows) > RP_EXPERT_SUM_NORM_ROWS)
+        return "too many rows for a block each";
+    return is_normed_by_reader(input, fused->ops[2]) ? "the norm is fused to its GEMM" : NULL;
 }
 
 /* -- between the ranks of a group ------------------------------------------------------------- */
@@ -261,6 +278,7 @@ enum fusion {
     GATHER_NORM,
     NORM_GLU,
     ROUTE_ORDER,
+    EXPERT_SUM_NORM,
     EXPERT_SUM_ADD,
     ALLREDUCE_NORM,
     ALLREDUCE_ADD,
@@ -329,6 +347,11 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
                      .step_count = 2,
                      .steps = {{RP_OP_ROUTE, 0}, {RP_OP_EXPERT_ORDER, 0}},
                      .refuses = refuse_route_order},
+    [EXPERT_SUM_NORM] = {.name = "expert_sum_norm",
+                         .flags = RP_FUSION_RESIDUAL | RP_FUSION_STORES | RP_FUSION_QUANTIZES,
+                         .step_count = 3,
+                         .steps = {{RP_OP_EXPERT_SUM, 0}, {RP_OP_ADD, 1}, {RP_OP_NORM, 0}},
+                         .refuses = refuse_expert_sum_norm},
     [EXPERT_SUM_ADD] = {.name = "expert_sum_add",
                         .flags = RP_FUSION_RESIDUAL,
                         .step_count = 2,
@@ -373,6 +396,7 @@ static int (*const emitters[FUSION_COUNT])(struct lowering *, const struct rp_fu
     [GATHER_NORM] = rp_lower_norm,
     [NORM_GLU] = rp_lower_glu,
     [ROUTE_ORDER] = rp_lower_route_order,
+    [EXPERT_SUM_NORM] = rp_lower_expert_sum_norm,
     [EXPERT_SUM_ADD] = rp_lower_expert_sum,
     [ALLREDUCE_NORM] = rp_lower_allreduce_norm,
     [ALLREDUCE_ADD] = rp_lower_exchange,

@@ -191,18 +191,24 @@ int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused) 
     return status == RP_OK ? append(low, fused, &launch) : status;
 }
 
+struct rp_expert_sum_args rp_lower_describe_sum(const struct lowering *low,
+                                                const struct rp_op *op) {
+    struct rp_expert_sum_args sum = {.in = values_of(low, &op->in[0]),
+                                     .weights = values_of(low, &op->in[1]),
+                                     .out = values_of(low, &op->out),
+                                     .used = op->u.expert_sum.experts.used};
+    if (op->u.expert_sum.shared)
+        sum.shared = values_of(low, &op->in[2]);
+    if (op->u.expert_sum.gated)
+        sum.gate = values_of(low, &op->in[3]);
+    return sum;
+}
+
 int rp_lower_expert_sum(struct lowering *low, const struct rp_fused_op *fused) {
     const struct rp_op *op = member_of(low, fused, 0), *last = last_of(low, fused);
-    struct rp_expert_sum_cuda args = {.rows = rows_of(low, op),
-                                      .sum = {.in = values_of(low, &op->in[0]),
-                                              .weights = values_of(low, &op->in[1]),
-                                              .out = values_of(low, &last->out),
-                                              .used = op->u.expert_sum.experts.used},
-                                      .cols = op->out.cols};
-    if (op->u.expert_sum.shared)
-        args.sum.shared = values_of(low, &op->in[2]);
-    if (op->u.expert_sum.gated)
-        args.sum.gate = values_of(low, &op->in[3]);
+    struct rp_expert_sum_cuda args = {
+        .rows = rows_of(low, op), .sum = rp_lower_describe_sum(low, op), .cols = op->out.cols};
+    args.sum.out = values_of(low, &last->out);
     if (last->kind == RP_OP_ADD)
         args.residual = values_of(low, &last->in[0]);
     return ADD_LAUNCH(low, fused, last->kind == RP_OP_ADD ? "expert_sum_add" : "expert_sum",

@@ -182,6 +182,8 @@ int rp_lower_expert_order(struct lowering *low, const struct rp_fused_op *fused)
 int rp_lower_route_order(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_expert_sum(struct lowering *low, const struct rp_fused_op *fused); /* with ADD too */
+/* The rows, weights and shared expert of an EXPERT_SUM; out is its own. */
+struct rp_expert_sum_args rp_lower_describe_sum(const struct lowering *low, const struct rp_op *op);
 
 /* --- lower_recurrent_cuda.c */
 int rp_lower_conv(struct lowering *low, const struct rp_fused_op *fused);
@@ -191,6 +193,7 @@ int rp_lower_gated_delta(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_embed(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused); /* gather_norm too */
 int rp_lower_add_norm(struct lowering *low, const struct rp_fused_op *fused);
+int rp_lower_expert_sum_norm(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_rope(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_activation(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_glu(struct lowering *low, const struct rp_fused_op *fused); /* norm_glu too */

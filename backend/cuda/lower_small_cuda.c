@@ -191,6 +191,18 @@ int rp_lower_add_norm(struct lowering *low, const struct rp_fused_op *fused) {
                       rp_add_norm_cuda_run, args);
 }
 
+/* The same where the term is the sum of the experts' results, which is stored nowhere. */
+int rp_lower_expert_sum_norm(struct lowering *low, const struct rp_fused_op *fused) {
+    struct rp_add_norm_cuda args;
+    int status = describe_add_norm(low, fused, member_of(low, fused, 1), &args);
+    args.experts = rp_lower_describe_sum(low, member_of(low, fused, 0));
+    if (status != RP_OK)
+        return status;
+    return ADD_LAUNCH(low, fused,
+                      args.quantized.data ? "expert_sum_norm_quantize" : "expert_sum_norm",
+                      rp_add_norm_cuda_run, args);
+}
+
 /* -- between the ranks of a group ------------------------------------------------------------- */
 
 static struct rp_cuda_exchange exchange_of(const struct lowering *low, const struct rp_op *op) {

@@ -3,6 +3,8 @@
  * Method: the CPU's table on the program of a described model, into which operators are inserted;
  * small programs for each rule; tables of the test for partial sums and for quantized rows. */
 #include "backend/cpu/cpu_internal.h"
+#include "base/memory.h"
+#include "graphs/arena_plan.h"
 #include "model/model.h"
 
 #include <setjmp.h>
@@ -306,6 +308,113 @@ static void test_partial_sums_go_through_an_all_reduce_that_is_added_and_normed(
     assert_int_equal(fused.ops[0].partials_to, 1); /* the all-reduce alone adds them up */
 }
 
+/* --- experts: their sum, the add and the norm as one kernel; the table's other rows are single
+ * operators */
+
+enum { EXPERT_SUM_NORM, EXPERT_SUM_ADD, EXPERT_ROWS };
+static struct rp_fusion expert_rows[EXPERT_ROWS + RP_OP_KIND_COUNT] = {
+    [EXPERT_SUM_NORM] = {.name = "expert_sum_norm",
+                         .flags = RP_FUSION_RESIDUAL | RP_FUSION_STORES,
+                         .step_count = 3,
+                         .steps = {{RP_OP_EXPERT_SUM, 0}, {RP_OP_ADD, 1}, {RP_OP_NORM, 0}}},
+    [EXPERT_SUM_ADD] = {.name = "expert_sum_add",
+                        .flags = RP_FUSION_RESIDUAL,
+                        .step_count = 2,
+                        .steps = {{RP_OP_EXPERT_SUM, 0}, {RP_OP_ADD, 1}}}};
+static const struct rp_fusion_table expert_table = {.fusions = expert_rows,
+                                                    .count = RP_ARRAY_COUNT(expert_rows)};
+
+static void fuse_experts(const size_t *tensor_offsets) {
+    for (uint32_t kind = 0; kind < RP_OP_KIND_COUNT; kind++)
+        expert_rows[EXPERT_ROWS + kind] =
+            (struct rp_fusion){.name = rp_op_kind_name((enum rp_op_kind)kind),
+                               .step_count = 1,
+                               .steps = {{(enum rp_op_kind)kind, 0}}};
+    const struct rp_fuse_input input = {.program = &program,
+                                        .end = program.op_count,
+                                        .bucket = &bucket,
+                                        .tensor_offsets = tensor_offsets,
+                                        .table = &expert_table};
+    rp_fused_deinit(&fused);
+    assert_int_equal(rp_fuse(&input, &fused, NULL), RP_OK);
+}
+
+static uint32_t count_fused(uint32_t row) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < fused.count; i++)
+        count += fused.ops[i].fusion == row;
+    return count;
+}
+
+/* The sum of experts' rows IN into PRODUCT, SUM += PRODUCT, norm of SUM into OTHER. */
+static void emit_expert_sum(enum rp_op_kind between) {
+    start();
+    program.op_count = 0;
+    add_op(RP_OP_EXPERT_SUM, RP_ROWS_TOKEN, IN, IN, PRODUCT);
+    if (between != RP_OP_EXPERT_SUM)
+        add_op(between, RP_ROWS_TOKEN, PRODUCT, RP_NO_TENSOR, PRODUCT);
+    end_with_add(RP_ROWS_TOKEN);
+    add_op(RP_OP_NORM, RP_ROWS_TOKEN, SUM, RP_NO_TENSOR, OTHER);
+}
+
+static void test_the_sum_of_experts_is_added_and_normed_by_one_kernel(void **state) {
+    (void)state;
+    emit_expert_sum(RP_OP_EXPERT_SUM);
+    add_op(RP_OP_ADD, RP_ROWS_TOKEN, SUM, OTHER, SUM); /* reads the residual, which is stored */
+    fuse_experts(offsets);
+    assert_int_equal(count_fused(EXPERT_SUM_NORM), 1);
+    assert_int_equal(fused.count, 2);
+}
+
+static void test_the_sum_of_experts_is_not_fused_past_a_reader_or_an_exchange(void **state) {
+    (void)state;
+    emit_expert_sum(RP_OP_EXPERT_SUM);
+    add_op(RP_OP_SOFT_CAP, RP_ROWS_TOKEN, PRODUCT, RP_NO_TENSOR, OTHER); /* reads the sum itself */
+    fuse_experts(offsets);
+    assert_int_equal(count_fused(EXPERT_SUM_NORM) + count_fused(EXPERT_SUM_ADD), 0);
+    static const enum rp_op_kind between[] = {RP_OP_ALLREDUCE, RP_OP_NORM, RP_OP_SCALE};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(between); i++) {
+        emit_expert_sum(between[i]);
+        fuse_experts(offsets);
+        assert_int_equal(count_fused(EXPERT_SUM_NORM) + count_fused(EXPERT_SUM_ADD), 0);
+    }
+}
+
+static void test_a_norm_over_the_rows_of_experts_is_left_alone(void **state) {
+    (void)state;
+    emit_expert_sum(RP_OP_EXPERT_SUM);
+    offsets[OTHER] = offsets[IN];
+    fuse_experts(offsets);
+    assert_int_equal(count_fused(EXPERT_SUM_NORM), 0);
+    assert_int_equal(count_fused(EXPERT_SUM_ADD), 1);
+}
+
+/* In the arena of a whole model, too: all layers but the last, whose rows are gathered first. */
+static void test_models_with_experts_have_memory_for_the_fused_sum(void **state) {
+    (void)state;
+    static const char *const shapes[] = {"qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v2-lite",
+                                         "qwen3.5-35b-a3b"};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
+        struct rp_model_config config;
+        size_t bytes, *placed;
+        uint32_t layers = 0;
+        teardown(NULL);
+        assert_int_equal(rp_model_shape(shapes[i], &config, NULL), RP_OK);
+        assert_int_equal(rp_model_describe(&config, RP_DTYPE_BF16, &model, NULL), RP_OK);
+        assert_int_equal(rp_model_emit(&model, &program, NULL), RP_OK);
+        placed = rp_calloc(program.tensor_count, sizeof *placed);
+        assert_non_null(placed);
+        assert_int_equal(rp_arena_plan(&program, &bucket, false, placed, &bytes), RP_OK);
+        for (uint32_t op = 0; op < program.op_count; op++)
+            layers += program.ops[op].kind == RP_OP_EXPERT_SUM;
+        fuse_experts(placed);
+        rp_free(placed);
+        assert_true(layers > 1);
+        assert_int_equal(count_fused(EXPERT_SUM_NORM), layers - 1);
+        assert_int_equal(count_fused(EXPERT_SUM_ADD), 1);
+    }
+}
+
 /* --- quantized rows: a table whose norms store them, and whose matmuls need them */
 
 static const struct rp_fusion quantized_rows[] = {
@@ -410,6 +519,10 @@ int main(void) {
         TEST(test_members_one_after_the_other_may_share_memory),
         TEST(test_no_matmul_runs_before_partial_sums_are_read),
         TEST(test_partial_sums_go_through_an_all_reduce_that_is_added_and_normed),
+        TEST(test_the_sum_of_experts_is_added_and_normed_by_one_kernel),
+        TEST(test_the_sum_of_experts_is_not_fused_past_a_reader_or_an_exchange),
+        TEST(test_a_norm_over_the_rows_of_experts_is_left_alone),
+        TEST(test_models_with_experts_have_memory_for_the_fused_sum),
         TEST(test_matmuls_of_the_same_rows_share_what_their_producer_quantized),
         TEST(test_matmuls_share_rows_that_a_launch_quantized),
         TEST(test_quantized_rows_are_shared_until_others_replace_them),

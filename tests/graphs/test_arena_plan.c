@@ -49,6 +49,26 @@ static void test_what_two_neighbors_read_and_write_never_overlaps(void **state) 
     assert_int_equal(offsets[0], offsets[3]);
 }
 
+/* The sum of experts, the addition to the residual and the norm may be one kernel. */
+static void test_what_the_sum_of_experts_reads_is_not_overwritten_by_the_norm(void **state) {
+    (void)state;
+    for (int experts = 0; experts < 2; experts++) {
+        size_t offsets[4], bytes;
+        rp_program_init(&program);
+        int32_t down = tensor(64), sum = tensor(64), residual = tensor(64), normed = tensor(64);
+        add_copy(RP_NO_TENSOR, residual);
+        add_copy(RP_NO_TENSOR, down);
+        add_copy(down, sum);
+        if (experts)
+            program.ops[2].kind = RP_OP_EXPERT_SUM;
+        add_copy(sum, residual);
+        add_copy(residual, normed);
+        assert_int_equal(rp_arena_plan(&program, &bucket, false, offsets, &bytes), RP_OK);
+        assert_int_equal(offsets[normed] == offsets[down], !experts);
+        teardown(NULL);
+    }
+}
+
 static void test_a_guarded_plan_shares_nothing_and_has_room_for_canaries(void **state) {
     (void)state;
     size_t offsets[3], bytes;
@@ -109,6 +129,8 @@ static void test_a_size_that_overflows_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_what_two_neighbors_read_and_write_never_overlaps, teardown),
+        cmocka_unit_test_teardown(test_what_the_sum_of_experts_reads_is_not_overwritten_by_the_norm,
+                                  teardown),
         cmocka_unit_test_teardown(test_a_guarded_plan_shares_nothing_and_has_room_for_canaries,
                                   teardown),
         cmocka_unit_test_teardown(test_random_programs_never_overlap_what_lives_together, teardown),
