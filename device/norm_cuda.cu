@@ -42,6 +42,10 @@ __host__ __device__ constexpr bool gathers(norm_source source) {
 __host__ __device__ constexpr bool sums_up(norm_source source) {
     return source == SOURCE_PARTIALS || source == SOURCE_GATHER_PARTIALS;
 }
+/* What is added comes from a GEMM: the residual may be complete before the wait. */
+__host__ __device__ constexpr bool follows_product(norm_source source) {
+    return sums_up(source) || source == SOURCE_EXPERTS;
+}
 __host__ __device__ constexpr bool keeps(norm_source source) {
     return source == SOURCE_TERM || source == SOURCE_PARTIALS || source == SOURCE_EXPERTS;
 }
@@ -124,7 +128,7 @@ static __global__ void __launch_bounds__(RP_NORM_TEAM_MAX / BLOCKS / FOLD)
     for (int i = 0; i < OWN && FOLD == 1; i++)
         if (begin + step * i < args.group)
             weight[i] = load_weight<VEC>(args, begin + step * i);
-    const bool early = sums_up(SOURCE) && args.early;
+    const bool early = follows_product(SOURCE) && args.early;
     uint32_t live = 0, in_row = 0;
     if (early) {
         live = rp_live_count(args.rows.step, args.rows.rows);

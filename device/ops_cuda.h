@@ -91,8 +91,8 @@ struct rp_add_norm_cuda {
     const float *weight;
     uint32_t cols; /* one group: the whole row */
     float eps, weight_offset;
-    /* With partials: whatever was complete when their GEMM began may be read before the wait, so
-     * the residual and the step's counts (quant/matmul_cuda.h). */
+    /* With partials or experts: whatever was complete when their GEMM began may be read before the
+     * wait, so the residual and the step's counts (quant/matmul_cuda.h). */
     bool behind_product;
     bool gather;
     struct rp_cuda_quantized quantized; /* of out, whose data may be NULL then */

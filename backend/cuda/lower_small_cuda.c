@@ -191,11 +191,23 @@ int rp_lower_add_norm(struct lowering *low, const struct rp_fused_op *fused) {
                       rp_add_norm_cuda_run, args);
 }
 
+/* The rows come from EXPERT_DOWN, whose kernels let their successors start after their own wait, as
+ * all GEMMs do: the residual was complete before. */
+static bool follows_down(const struct lowering *low, const struct rp_op *sum,
+                         const struct rp_view *residual) {
+    for (const struct rp_op *op = sum; op-- > low->program->ops;)
+        if (rp_views_overlap(&op->out, residual) || rp_views_overlap(&op->out, &sum->in[0]))
+            return op->kind == RP_OP_EXPERT_DOWN;
+    return false;
+}
+
 /* The same where the term is the sum of the experts' results, which is stored nowhere. */
 int rp_lower_expert_sum_norm(struct lowering *low, const struct rp_fused_op *fused) {
     struct rp_add_norm_cuda args;
     int status = describe_add_norm(low, fused, member_of(low, fused, 1), &args);
     args.experts = rp_lower_describe_sum(low, member_of(low, fused, 0));
+    args.behind_product =
+        follows_down(low, member_of(low, fused, 0), &member_of(low, fused, 1)->out);
     if (status != RP_OK)
         return status;
     return ADD_LAUNCH(low, fused,
