@@ -64,10 +64,10 @@ uint32_t rp_matmul_cuda_segment_of(const struct rp_matmul_cuda *op) {
 size_t rp_matmul_cuda_workspace_bytes(const struct rp_cuda_limits *limits, uint32_t row_capacity,
                                       uint32_t n_max) {
     /* Four segments of a tile of 128 outputs per block; also holds partial sums left to the
-     * reader. */
+     * reader, whose number is that of 132 SMs on any GPU. */
     size_t tokens = RP_MIN(RP_ALIGN_UP(row_capacity, 8), (size_t)128);
     (void)n_max;
-    return FLAG_BYTES + limits->sm_count * tokens * 128 * 4 * sizeof(float);
+    return FLAG_BYTES + RP_MAX(limits->sm_count, 132u) * tokens * 128 * 4 * sizeof(float);
 }
 
 /* Shared memory limit of a GEMM: leaves room for the small kernels between the GEMMs of a decode

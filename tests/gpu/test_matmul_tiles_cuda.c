@@ -291,7 +291,21 @@ static void blocks_need_not_be_full(void **state) {
     }
 }
 
+/* Segments do not depend on the GPU, so neither may the workspace that holds their sums. */
+static void a_gpu_with_few_multiprocessors_has_room_for_all_partial_sums(void **state) {
+    (void)state;
+    const struct rp_cuda_limits limits = {.sm_count = 16};
+    for (uint32_t n = 16; n <= 40000; n += 48)
+        for (uint32_t k = 512; k <= 32768; k *= 2)
+            for (uint32_t rows = 1; rows <= RP_MATMUL_TILES_ROWS; rows = rows * 2 + 1) {
+                size_t segments = RP_CEIL_DIV(k, rp_matmul_tiles_segment(n, k, false));
+                size_t bytes = segments < 2 ? 0 : segments * rows * n * sizeof(float);
+                assert_true(bytes + 16384 <= rp_matmul_cuda_workspace_bytes(&limits, rows, n));
+            }
+}
+
 MATMUL_TEST_MAIN(cmocka_unit_test(blocks_need_not_be_full),
+                 cmocka_unit_test(a_gpu_with_few_multiprocessors_has_room_for_all_partial_sums),
                  cmocka_unit_test(every_format_has_the_bits_of_its_weights_in_bf16),
                  cmocka_unit_test(partial_sums_are_left_to_the_reader),
                  cmocka_unit_test(parts_of_several_formats_are_one_product),
