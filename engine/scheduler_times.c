@@ -6,7 +6,7 @@
  * the first token that is 4 % longer, and 1 % more tokens per second. */
 #define PROMPT_SHARE 14
 
-/* Prompts keep this share of config.step_tokens, however long steps take. */
+/* Prompts keep an eighth of config.step_tokens, however long steps take. */
 #define LEAST_SHARE 8
 
 uint32_t rp_sched_size_of(const struct rp_scheduler *scheduler, uint32_t tokens) {

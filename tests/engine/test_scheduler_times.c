@@ -76,31 +76,31 @@ static uint32_t prompt_tokens(uint32_t steps) {
     return count;
 }
 
+/* A server with `count` answers; a step takes step_ns, and a row or token 1 us more. */
+static void begin(uint64_t step_ns, uint64_t step_ns_max, uint32_t count) {
+    cost.step_ns = step_ns, cost.row_ns = 1000, cost.token_ns = 1000;
+    times_config();
+    fixture.config.step_ns_max = step_ns_max;
+    create();
+    start_answers(count);
+}
+
 static void test_a_few_answers_wait_for_a_short_step(void **state) {
     (void)state;
-    cost.step_ns = 100, cost.row_ns = 1000, cost.token_ns = 1000;
-    times_config();
-    create();
-    start_answers(4);
+    begin(100, 0, 4);
     assert_int_equal(prompt_tokens(0), BASE - 4);
 }
 
 static void test_prompts_get_longer_steps_beside_many_answers(void **state) {
     (void)state;
-    cost.step_ns = 100, cost.row_ns = 1000, cost.token_ns = 1000;
-    times_config();
-    create();
-    start_answers(
-        20); /* 20 rows take the time of 20 tokens; 14 times as many fill the size of 256 */
+    /* 20 rows take the time of 20 tokens; 14 times as many fill the size of 256. */
+    begin(100, 0, 20);
     assert_int_equal(prompt_tokens(0), 256 - 20);
 }
 
 static void test_prompts_get_longer_steps_where_a_step_costs_much(void **state) {
     (void)state;
-    cost.step_ns = 100000, cost.row_ns = 1000, cost.token_ns = 1000;
-    times_config();
-    create();
-    start_answers(1);
+    begin(100000, 0, 1);
     assert_int_equal(prompt_tokens(0), LARGEST - 1);
 }
 
@@ -113,21 +113,13 @@ static void test_nothing_measured_means_a_short_step(void **state) {
 
 static void test_a_step_beside_answers_ends_in_time(void **state) {
     (void)state;
-    cost.step_ns = 100, cost.row_ns = 1000, cost.token_ns = 1000;
-    times_config();
-    fixture.config.step_ns_max = 40000;
-    create();
-    start_answers(4);
+    begin(100, 40000, 4);
     assert_int_equal(prompt_tokens(2), 32 - 4);
 }
 
 static void test_prompts_keep_some_tokens_however_long_steps_take(void **state) {
     (void)state;
-    cost.step_ns = 100000, cost.row_ns = 1000, cost.token_ns = 1000;
-    times_config();
-    fixture.config.step_ns_max = 1000;
-    create();
-    start_answers(4);
+    begin(100000, 1000, 4);
     assert_int_equal(prompt_tokens(2), BASE / 8);
 }
 
@@ -135,11 +127,7 @@ static void test_prompts_keep_some_tokens_however_long_steps_take(void **state) 
 static void test_a_refused_size_is_tried_again(void **state) {
     (void)state;
     uint32_t steps = 0;
-    cost.step_ns = 100, cost.row_ns = 1000, cost.token_ns = 1000;
-    times_config();
-    fixture.config.step_ns_max = 60000;
-    create();
-    start_answers(4);
+    begin(100, 60000, 4);
     assert_int_equal(prompt_tokens(2), 32 - 4);
     cost.token_ns = 500;
     for (; fixture.step.token_count < BASE; steps++) {
@@ -154,11 +142,8 @@ static void test_a_refused_size_is_tried_again(void **state) {
 
 static void test_a_sequence_with_windows_has_a_short_chunk_in_a_long_step(void **state) {
     (void)state;
-    cost.step_ns = 100000, cost.row_ns = 1000, cost.token_ns = 1000;
-    times_config();
     fixture.config.groups = (struct rp_kv_groups){.count = 2, .window = {0, 16}};
-    create();
-    start_answers(1);
+    begin(100000, 0, 1);
     assert_int_equal(prompt_tokens(0), 4 * BASE - 1); /* with the decode row a bucket */
     for (uint32_t i = 0; i < fixture.step.row_count; i++)
         assert_true(fixture.step.rows[i].count <= BASE);
