@@ -191,7 +191,7 @@ static const unsigned char *run(uint32_t sm_count, bool dependent) {
     struct rp_error err;
     uint32_t count;
     rp_gpu_step_upload(&f.step);
-    config->limits.sm_count = sm_count;
+    config->limits.sm_count = rp_gpu_is_tiny() ? RP_MIN(sm_count, 7u) : sm_count;
     config->limits.dependent_launch = dependent;
     config->step = args.step = f.step.device;
     args.kv.base = rp_gpu_upload(f.args.kv.base, f.kv_bytes);
