@@ -1,16 +1,19 @@
-/* Routing and the order of choices (experts_cuda.h).
+/* Routing, with or without the router's GEMM, and the order of choices (experts_cuda.h).
  *
- * Route: a warp has a row, in registers. Scores become keys whose order as integers is that of
- * the scores: the best is found by two reductions over the warp, the lowest number among equals.
+ * Route: a warp has a row (route_row.cuh).
+ *
+ * Router: a cluster of blocks computes the logits. A block has one or more segments of K, of all
+ * experts, as fragments of mma.sync in registers: weights are loaded before the wait. The segments'
+ * sums go into the first block's shared memory; it adds them up, routes, and orders the choices.
  *
  * Order: one block sorts all choices by counting. Each warp has a run of choices: it counts them,
  * then learns from the counts of the warps before it where its own go, and ranks 32 choices at a
  * time by comparing them: stable, whatever the warps' speed. */
 #include "device/experts_cuda.h"
 
-#include "device/cuda_vector.cuh"
+#include "device/cluster.cuh"
+#include "device/route_row.cuh"
 
-#define ALL 0xFFFFFFFFu
 /* Threads that order choices. A small block, for up to ROWS_FEW rows and as many experts as
  * threads, shares an SM with the kernel ahead: it starts before that ends. */
 #define BLOCK        1024
@@ -20,227 +23,15 @@
 #define ROUTE_WARPS  4
 #define SHARED_WORDS 8192
 #define LOADED       8 /* choices of a lane whose experts are loaded at a time */
+/* The router's GEMM: blocks of the cluster at most and at least (cluster.cuh); steps of 16 columns
+ * of a segment, for which there are registers. */
+#define ROUTER_BLOCKS       8u
+#define ROUTER_BLOCKS_LEAST 2u
+#define ROUTER_STEPS        16
 
 namespace {
 
 /* --- route ----------------------------------------------------------------------------------- */
-
-/* Rises with x, from 1; NaN is the greatest; 0 stands for what is taken. */
-__device__ __forceinline__ uint32_t key_of(float x) {
-    uint32_t bits = __float_as_uint(x + 0.0f); /* -0 and 0 are equal */
-    return x != x ? ALL : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-__device__ __forceinline__ float value_of(uint32_t key) {
-    return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
-}
-
-/* What a warp has of its row in shared memory: `count` words each. */
-struct row_memory {
-    uint32_t *keys;
-    float *chosen; /* or keys of groups */
-};
-
-__device__ __forceinline__ row_memory memory_of(uint32_t *words, uint32_t warp, uint32_t count) {
-    uint32_t *at = words + warp * 2 * count;
-    return {at, (float *)(at + count)};
-}
-
-/* The number of the first greatest key, for all lanes. best, at: this lane's. */
-__device__ __forceinline__ uint32_t first_best(uint32_t best, uint32_t at, uint32_t count) {
-    uint32_t most = __reduce_max_sync(ALL, best);
-    return min(__reduce_min_sync(ALL, best == most ? at : count), count - 1);
-}
-
-/* The same of keys in shared memory; it becomes taken. */
-__device__ __forceinline__ uint32_t take_best(uint32_t *keys, uint32_t count) {
-    uint32_t best = 0, at = count;
-    for (uint32_t i = threadIdx.x % 32; i < count; i += 32)
-        if (keys[i] > best) {
-            best = keys[i];
-            at = i;
-        }
-    uint32_t id = first_best(best, at, count);
-    if (id % 32 == threadIdx.x % 32)
-        keys[id] = 0;
-    return id;
-}
-
-/* The sum of the `best` greatest of a group's choices, greatest first. One lane. */
-__device__ float group_score(const uint32_t *keys, uint32_t size, uint32_t best) {
-    uint64_t before = ~(uint64_t)0;
-    float sum = 0.0f;
-    for (uint32_t n = 0; n < best; n++) {
-        uint64_t found = 0;
-        for (uint32_t i = 0; i < size; i++) { /* the number breaks ties, the lower is greater */
-            uint64_t with = (uint64_t)keys[i] << 32 | (size - i);
-            found = with < before && with > found ? with : found;
-        }
-        sum += value_of((uint32_t)(found >> 32));
-        before = found;
-    }
-    return sum;
-}
-
-/* Experts outside the best groups become taken. */
-__device__ void limit_groups(const rp_route_args &args, const row_memory &m) {
-    uint32_t count = args.experts.count, size = count / args.groups, lane = threadIdx.x % 32;
-    uint32_t *groups = (uint32_t *)m.chosen;
-    for (uint32_t g = lane; g < args.groups; g += 32)
-        groups[g] = key_of(group_score(m.keys + g * size, size, args.group_best));
-    __syncwarp();
-    for (uint32_t i = 0; i < args.groups_used; i++)
-        take_best(groups, args.groups);
-    __syncwarp();
-    for (uint32_t i = lane; i < count; i += 32)
-        if (groups[i / size] != 0)
-            m.keys[i] = 0;
-    __syncwarp();
-}
-
-/* x[i] is the value of lane + 32 i; those at or past count are none. */
-template <int EACH> __device__ __forceinline__ void softmax(float (&x)[EACH], uint32_t count) {
-    uint32_t lane = threadIdx.x % 32;
-    float most = -INFINITY, sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        if (lane + 32 * i < count)
-            most = fmaxf(most, x[i]);
-    most = rp_warp_max(most);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        x[i] = lane + 32 * i < count ? expf(x[i] - most) : 0.0f;
-        sum += x[i];
-    }
-    sum = rp_warp_sum(sum);
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        x[i] = __fdiv_rn(x[i], sum);
-}
-
-/* The chosen ones of a row to `chosen` and their numbers to out and ids, by falling key. */
-template <int EACH>
-__device__ __forceinline__ void choose(const rp_route_args &args, const float (&scores)[EACH],
-                                       uint32_t (&keys)[EACH], float *chosen, float *out,
-                                       uint16_t *ids) {
-    uint32_t count = args.experts.count, lane = threadIdx.x % 32;
-    for (uint32_t r = 0; r < args.experts.used; r++) {
-        uint32_t best = 0, at = count;
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (keys[i] > best) {
-                best = keys[i];
-                at = lane + 32 * i;
-            }
-        uint32_t id = first_best(best, at, count);
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (lane + 32 * i == id) {
-                keys[i] = 0;
-                chosen[r] = scores[i];
-                out[r] = (float)id;
-                if (ids)
-                    ids[r] = (uint16_t)id;
-            }
-    }
-    __syncwarp();
-}
-
-/* Weights of the chosen ones, up to 32 EACH. */
-template <int EACH>
-__device__ __forceinline__ void store_weights(const rp_route_args &args, const float *chosen,
-                                              float *out) {
-    uint32_t used = args.experts.used, lane = threadIdx.x % 32;
-    float weights[EACH], sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        weights[i] = lane + 32 * i < used ? chosen[lane + 32 * i] : 0.0f;
-    if (args.score == RP_ROUTE_SOFTMAX_CHOSEN)
-        softmax<EACH>(weights, used);
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        sum += weights[i];
-    sum = rp_warp_sum(sum);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        uint32_t r = lane + 32 * i;
-        if (r >= used)
-            continue;
-        float weight = args.renormalize ? __fdiv_rn(weights[i], sum + 1e-20f) : weights[i];
-        weight *= args.factor;
-        out[r] = args.scales ? weight * args.scales[(uint32_t)out[used + r]] : weight;
-    }
-    __syncwarp(); /* the memory is that of the warp's next row */
-}
-
-/* The logits of a row, or the sums of their partials; loads of several partials are in flight.
- * EACH: experts of a lane. */
-template <int EACH>
-__device__ __forceinline__ void load_logits(const rp_route_cuda &from, uint32_t row,
-                                            float (&logits)[EACH]) {
-    constexpr uint32_t FLIGHT = EACH >= 32 ? 1 : 32 / EACH < 8 ? 32 / EACH : 8;
-    const rp_cuda_partials &partials = from.partials;
-    const rp_values &whole = from.route.logits;
-    uint32_t count = from.route.experts.count, lane = threadIdx.x % 32;
-    const float *first = partials.count ? partials.data + row * partials.row_stride
-                                        : (const float *)whole.data + row * whole.stride;
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        logits[i] = lane + 32 * i < count ? first[lane + 32 * i] : 0.0f;
-    for (uint32_t begin = 1; begin < partials.count; begin += FLIGHT) {
-        float parts[FLIGHT][EACH];
-#pragma unroll
-        for (uint32_t p = 0; p < FLIGHT; p++)
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                parts[p][i] = begin + p < partials.count && lane + 32 * i < count
-                                  ? first[(begin + p) * partials.split_stride + lane + 32 * i]
-                                  : 0.0f;
-#pragma unroll
-        for (uint32_t p = 0; p < FLIGHT; p++)
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (begin + p < partials.count)
-                    logits[i] += parts[p][i];
-    }
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        if (partials.count && partials.bias && lane + 32 * i < count)
-            logits[i] += partials.bias[lane + 32 * i];
-}
-
-/* scores: the row's logits. ids: where the numbers of the chosen ones go, too, or NULL. */
-template <int EACH>
-__device__ __forceinline__ void route_row(const rp_route_args &args, uint32_t row,
-                                          float (&scores)[EACH], const row_memory &m,
-                                          uint16_t *ids) {
-    uint32_t count = args.experts.count, lane = threadIdx.x % 32;
-    float *out = (float *)args.out.data + row * args.out.stride;
-    uint32_t keys[EACH];
-    if (args.score == RP_ROUTE_SOFTMAX)
-        softmax<EACH>(scores, count);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        uint32_t at = lane + 32 * i;
-        if (args.score == RP_ROUTE_SIGMOID)
-            scores[i] = __fdiv_rn(1.0f, 1.0f + expf(-scores[i]));
-        keys[i] = at >= count ? 0 : key_of(args.bias ? scores[i] + args.bias[at] : scores[i]);
-        if (args.groups > 1 && at < count)
-            m.keys[at] = keys[i];
-    }
-    if (args.groups > 1) {
-        __syncwarp();
-        limit_groups(args, m);
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            keys[i] = lane + 32 * i < count ? m.keys[lane + 32 * i] : 0;
-        __syncwarp();
-    }
-    choose<EACH>(args, scores, keys, m.chosen, out + args.experts.used, ids);
-    if (args.experts.used <= 32)
-        store_weights<1>(args, m.chosen, out);
-    else
-        store_weights<EACH>(args, m.chosen, out);
-}
 
 template <int EACH>
 __global__ void __launch_bounds__(ROUTE_WARPS * 32) route_kernel(rp_route_cuda args) {
@@ -473,6 +264,185 @@ __global__ void __launch_bounds__(THREADS, 1) route_order_kernel(rp_route_order_
     sort_choices(args.order, live, memory, ids);
 }
 
+/* --- router ---------------------------------------------------------------------------------- */
+
+/* Sixteen experts and a segment of K: one chain of instructions. */
+struct router_unit {
+    uint32_t expert, segment, steps; /* steps of 16 columns; 0: there is no such unit */
+};
+
+/* Unit `index` of this block, whose segments lie side by side. */
+__device__ __forceinline__ router_unit unit_of(const rp_router_cuda &args, uint32_t index) {
+    uint32_t tiles = args.order.route.route.experts.count / 16;
+    uint32_t segments = RP_CEIL_DIV(args.k, args.segment);
+    uint32_t each = RP_CEIL_DIV(segments, gridDim.x), at = index / tiles;
+    uint32_t segment = blockIdx.x * each + at, begin = segment * args.segment;
+    bool exists = at < each && segment < segments;
+    return {index % tiles * 16, segment, exists ? min(args.segment, args.k - begin) / 16 : 0};
+}
+
+/* The words of a row that this lane has in the fragments of a unit's first step. */
+__device__ __forceinline__ const uint32_t *fragments_of(const rp_router_cuda &args,
+                                                        const void *rows, size_t row, size_t stride,
+                                                        const router_unit &unit) {
+    size_t at = row * stride + unit.segment * args.segment + threadIdx.x % 4 * 2;
+    return (const uint32_t *)((const __nv_bfloat16 *)rows + at);
+}
+
+typedef uint32_t router_weights[ROUTER_STEPS][4];
+typedef uint32_t router_tokens[ROUTER_STEPS][2];
+
+/* WHOLE: a unit of ROUTER_STEPS steps, whose loads need no conditions. */
+template <bool WHOLE>
+__device__ __forceinline__ void load_weights(const rp_router_cuda &args, const router_unit &unit,
+                                             router_weights &to) {
+    const uint32_t *from =
+        fragments_of(args, args.weight, unit.expert + threadIdx.x % 32 / 4, args.k, unit);
+    const uint32_t *below = from + 4 * (size_t)args.k; /* 8 rows */
+#pragma unroll
+    for (uint32_t step = 0; step < ROUTER_STEPS; step++)
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            if (WHOLE || step < unit.steps)
+                to[step][i] = (i % 2 ? below : from)[step * 8 + i / 2 * 4];
+}
+
+/* The row that this lane has in the fragments; in place of one that does not exist, whose sums are
+ * dropped, the last one. */
+template <bool WHOLE>
+__device__ __forceinline__ void load_tokens(const rp_router_cuda &args, const router_unit &unit,
+                                            router_tokens &to) {
+    uint32_t token = min(threadIdx.x % 32 / 4, args.order.route.rows.max_rows - 1);
+    const uint32_t *from = fragments_of(args, args.in, token, args.in_stride, unit);
+#pragma unroll
+    for (uint32_t step = 0; step < ROUTER_STEPS; step++)
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++)
+            if (WHOLE || step < unit.steps)
+                to[step][i] = from[step * 8 + i * 4];
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ void multiply(const router_unit &unit, const router_weights &weights,
+                                         const router_tokens &tokens, float (&sums)[4]) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        sums[i] = 0.0f;
+#pragma unroll
+    for (uint32_t step = 0; step < ROUTER_STEPS; step++)
+        if (WHOLE || step < unit.steps)
+            asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                         : "r"(weights[step][0]), "r"(weights[step][1]), "r"(weights[step][2]),
+                           "r"(weights[step][3]), "r"(tokens[step][0]), "r"(tokens[step][1]));
+}
+
+/* The units of a warp, all of the same segment and length, or without any steps. stamp: waits.
+ * Returns the live count. */
+template <int UNITS, bool WHOLE>
+__device__ __forceinline__ uint32_t compute_units(const rp_router_cuda &args,
+                                                  const router_unit (&units)[UNITS],
+                                                  rp_stamp &stamp, float (&sums)[UNITS][4]) {
+    const rp_cuda_rows &rows = args.order.route.rows;
+    router_weights weights[UNITS];
+    router_tokens tokens;
+#pragma unroll
+    for (int u = 0; u < UNITS; u++)
+        load_weights<WHOLE>(args, units[u], weights[u]);
+    stamp.wait();
+    rp_pdl_trigger();
+    stamp.look();
+    uint32_t live = rp_live_count(rows.step, rows.rows);
+    load_tokens<WHOLE>(args, units[0], tokens);
+    __syncwarp(); /* all are requested before the first instruction waits for its own */
+#pragma unroll
+    for (int u = 0; u < UNITS; u++)
+        multiply<WHOLE>(units[u], weights[u], tokens, sums[u]);
+    return live;
+}
+
+/* A segment's sums go to the first block: (segment)(token)(expert). */
+__device__ __forceinline__ void hand_over(const rp_router_cuda &args, const router_unit &unit,
+                                          const float (&sums)[4], uint32_t *words,
+                                          uint64_t *barrier) {
+    uint32_t rows = args.order.route.rows.max_rows, lane = threadIdx.x % 32;
+    uint32_t count = args.order.route.route.experts.count;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t token = lane % 4 * 2 + i % 2, expert = unit.expert + lane / 4 + i / 2 * 8;
+        if (unit.steps > 0 && token < rows)
+            rp_cluster_store((float *)words + (unit.segment * rows + token) * count + expert,
+                             barrier, 0, sums[i]);
+    }
+}
+
+/* A row's logits: sums of the segments in rising order, then the bias. Those past the last expert
+ * are the last one's, and mean nothing. */
+template <int EACH>
+__device__ __forceinline__ void add_segments(const rp_router_cuda &args, const uint32_t *words,
+                                             uint32_t row, const float (&bias)[EACH],
+                                             float (&logits)[EACH]) {
+    uint32_t rows = args.order.route.rows.max_rows, count = args.order.route.route.experts.count;
+    uint32_t segments = RP_CEIL_DIV(args.k, args.segment);
+    const float *from = (const float *)words + row * count;
+#pragma unroll 4
+    for (uint32_t segment = 0; segment < segments; segment++, from += rows * count)
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            float part = from[min(threadIdx.x % 32 + 32 * i, count - 1)];
+            logits[i] = segment == 0 ? part : logits[i] + part;
+        }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (args.bias)
+            logits[i] += bias[i];
+}
+
+/* The trigger comes after the wait, as in GEMMs. */
+template <int EACH>
+__global__ void __launch_bounds__(BLOCK_FEW, 1) router_kernel(rp_router_cuda args) {
+    constexpr int UNITS = EACH > 4 ? 2 : 1; /* of a warp */
+    __shared__ order_memory memory;
+    __shared__ uint64_t barrier;
+    const rp_route_cuda &route = args.order.route;
+    const rp_experts &experts = route.route.experts;
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, rows = route.rows.max_rows;
+    router_unit units[UNITS];
+    float sums[UNITS][4], bias[EACH], logits[EACH];
+    bool whole = true;
+    rp_stamp stamp(route.rows.stamp);
+    rp_cluster_barrier_init(&barrier);
+    rp_cluster_meet();
+    if (blockIdx.x == 0)
+        rp_cluster_barrier_expect(&barrier, RP_CEIL_DIV(args.k, args.segment) * rows *
+                                                experts.count * (uint32_t)sizeof(float));
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        bias[i] = args.bias && lane + 32 * i < experts.count ? args.bias[lane + 32 * i] : 0.0f;
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        units[u] = unit_of(args, warp + u * (BLOCK_FEW / 32));
+        whole = whole && units[u].steps == ROUTER_STEPS;
+    }
+    uint32_t live = whole ? compute_units<UNITS, true>(args, units, stamp, sums)
+                          : compute_units<UNITS, false>(args, units, stamp, sums);
+#pragma unroll
+    for (int u = 0; u < UNITS; u++)
+        hand_over(args, units[u], sums[u], memory.words, &barrier);
+    if (blockIdx.x > 0)
+        return;
+    rp_cluster_await(&barrier);
+    if (warp < rows)
+        add_segments<EACH>(args, memory.words, warp, bias, logits);
+    __syncthreads(); /* the rows' memory is where the sums were */
+    if (warp < min(live, rows))
+        route_row<EACH>(route.route, warp, logits, memory_of(memory.words, warp, experts.count),
+                        memory.ids + warp * experts.used);
+    __syncthreads();
+    sort_choices(args.order.order, live, memory, memory.ids);
+}
+
 } // namespace
 
 /* --- launches -------------------------------------------------------------------------------- */
@@ -510,4 +480,44 @@ int rp_route_order_cuda_run(const void *args_void, cudaStream_t stream) {
     return rp_cuda_start(
         few ? FOR_EXPERTS(ROUTE_ORDER_FEW, count) : FOR_EXPERTS(ROUTE_ORDER, count), dim3(1),
         dim3(few ? BLOCK_FEW : BLOCK), 0, stream, !args->route.rows.plain_edges, *args);
+}
+
+static uint32_t router_segments(const struct rp_router_cuda *args) {
+    return RP_CEIL_DIV(args->k, args->segment);
+}
+/* Segments of a block. */
+static uint32_t router_each(const struct rp_router_cuda *args) {
+    return RP_CEIL_DIV(router_segments(args), ROUTER_BLOCKS);
+}
+
+bool rp_router_cuda_fits(const struct rp_router_cuda *args) {
+    const struct rp_experts *experts = &args->order.route.route.experts;
+    uint32_t rows = args->order.route.rows.max_rows;
+    if (rows == 0 || rows > ROWS_FEW || experts->count == 0 || experts->count > BLOCK_FEW ||
+        experts->count % 16 != 0 || rows * experts->used > BLOCK || args->k == 0 ||
+        args->k % 16 != 0 || args->segment == 0 || args->segment % 16 != 0 ||
+        args->segment > 16 * ROUTER_STEPS)
+        return false;
+    /* A warp has one unit, or two of one segment. */
+    uint32_t tiles = experts->count / 16, each = router_each(args), warps = BLOCK_FEW / 32;
+    return (experts->count > 128 ? each == 1 && tiles <= 2 * warps : tiles * each <= warps) &&
+           (size_t)router_segments(args) * rows * experts->count <= SHARED_WORDS &&
+           args->in_stride % 2 == 0 && (uintptr_t)args->in % 4 == 0 &&
+           (uintptr_t)args->weight % 4 == 0;
+}
+
+int rp_router_cuda_run(const void *args_void, cudaStream_t stream) {
+    const rp_router_cuda *args = (const rp_router_cuda *)args_void;
+    uint32_t count = args->order.route.route.experts.count;
+    if (!rp_router_cuda_fits(args))
+        return cudaErrorInvalidValue;
+    /* If there is one segment, the second block has no units: it waits and ends. */
+    uint32_t blocks =
+        RP_MAX(RP_CEIL_DIV(router_segments(args), router_each(args)), ROUTER_BLOCKS_LEAST);
+    return rp_cuda_start(count <= 32    ? router_kernel<1>
+                         : count <= 64  ? router_kernel<2>
+                         : count <= 128 ? router_kernel<4>
+                                        : router_kernel<8>,
+                         dim3(blocks), dim3(BLOCK_FEW), 0, stream,
+                         !args->order.route.rows.plain_edges, *args, blocks);
 }

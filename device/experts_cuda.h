@@ -62,6 +62,21 @@ struct rp_route_order_cuda {
 };
 int rp_route_order_cuda_run(const void *args, struct CUstream_st *stream);
 
+/* Both, and before them the router's GEMM of bf16, in one launch; logits are stored nowhere. They
+ * have the bits of quant/matmul_cuda.h: segments of K, each a chain of m*n*k16 from zero, added in
+ * rising order, then the bias. */
+struct rp_router_cuda {
+    struct rp_route_order_cuda order; /* without logits and partials */
+    const void *weight;               /* (experts, k), row-major */
+    const float *bias;                /* (experts) on the device, or NULL */
+    const void *in;                   /* (max_rows, in_stride) */
+    size_t in_stride;
+    uint32_t k, segment; /* columns, and those of a segment */
+};
+/* Whether there is a kernel for these sizes; it needs Hopper. */
+bool rp_router_cuda_fits(const struct rp_router_cuda *args);
+int rp_router_cuda_run(const void *args, struct CUstream_st *stream);
+
 /* out = the sum, or residual + the sum. */
 struct rp_expert_sum_cuda {
     struct rp_cuda_rows rows;

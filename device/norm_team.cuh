@@ -6,6 +6,7 @@
 #ifndef RP_DEVICE_NORM_TEAM_CUH
 #define RP_DEVICE_NORM_TEAM_CUH
 
+#include "device/cluster.cuh"
 #include "device/cuda_vector.cuh"
 #include "device/quantize_packed.cuh"
 
@@ -18,72 +19,6 @@ static uint32_t rp_norm_team_threads(uint32_t group) {
     return quads <= 64                 ? 32
            : quads >= RP_NORM_TEAM_MAX ? RP_NORM_TEAM_MAX
                                        : (quads + 127) / 128 * 128;
-}
-
-/* Blocks of a cluster hand one another sums: each store counts its bytes at the receiver's barrier.
- * Only the partials of Hopper's GEMMs are normalized by clusters. */
-static __device__ __forceinline__ void rp_norm_store_remote(float *at, uint64_t *barrier,
-                                                            uint32_t block, float value) {
-#if RP_CUDA_HOPPER
-    asm volatile("{ .reg .b32 remote, counter;\n\t"
-                 "mapa.shared::cluster.u32 remote, %0, %2;\n\t"
-                 "mapa.shared::cluster.u32 counter, %1, %2;\n\t"
-                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [remote], %3, "
-                 "[counter]; }" ::"r"((uint32_t)__cvta_generic_to_shared(at)),
-                 "r"((uint32_t)__cvta_generic_to_shared(barrier)), "r"(block), "f"(value)
-                 : "memory");
-#else
-    (void)at, (void)barrier, (void)block, (void)value;
-    __trap(); /* never planned */
-#endif
-}
-
-static __device__ __forceinline__ void rp_norm_barrier_init(uint64_t *barrier) {
-#if RP_CUDA_HOPPER
-    if (threadIdx.x == 0)
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
-                     "fence.mbarrier_init.release.cluster;" ::"r"(
-                         (uint32_t)__cvta_generic_to_shared(barrier))
-                     : "memory");
-#else
-    (void)barrier;
-#endif
-}
-
-/* Barriers are initialized in every block of the cluster before one returns. Relaxed: the fence of
- * the initialization orders it, and a release would be a memory barrier of the whole GPU. */
-static __device__ __forceinline__ void rp_norm_cluster_meet() {
-#if RP_CUDA_HOPPER
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\t"
-                 "barrier.cluster.wait.aligned;" ::
-                     : "memory");
-#endif
-}
-
-/* The bytes that complete the barrier; some may have come before. After rp_norm_cluster_meet, so
- * that racecheck follows it. */
-static __device__ __forceinline__ void rp_norm_barrier_expect(uint64_t *barrier, uint32_t bytes) {
-#if RP_CUDA_HOPPER
-    if (threadIdx.x == 0)
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                         (uint32_t)__cvta_generic_to_shared(barrier)),
-                     "r"(bytes)
-                     : "memory");
-#else
-    (void)barrier, (void)bytes;
-#endif
-}
-
-static __device__ __forceinline__ void rp_norm_cluster_await(uint64_t *barrier) {
-#if RP_CUDA_HOPPER
-    asm volatile(
-        "{ .reg .pred done;\n"
-        "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-        "@!done bra again_%=; }" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
-        : "memory");
-#else
-    (void)barrier;
-#endif
 }
 
 /* How a team's threads are carried: by BLOCKS blocks of a cluster, each thread doing the work of
@@ -112,14 +47,14 @@ template <int BLOCKS, int FOLD> struct rp_norm_team {
             uint32_t warp = (thread() + stride() * f) / 32;
             total = rp_warp_sum(values[f]);
             if (BLOCKS > 1 && lane < BLOCKS)
-                rp_norm_store_remote(&sums[warp], &shared.barrier, lane, total);
+                rp_cluster_store(&sums[warp], &shared.barrier, lane, total);
             else if (BLOCKS == 1 && lane == 0)
                 sums[warp] = total;
         }
         if (threads() == 32)
             return total;
         if (BLOCKS > 1)
-            rp_norm_cluster_await(&shared.barrier);
+            rp_cluster_await(&shared.barrier);
         else
             __syncthreads();
         total = 0.0f;
@@ -141,9 +76,9 @@ template <int BLOCKS, int FOLD> struct rp_norm_team {
         uint32_t lane = threadIdx.x % 32;
         most = rp_warp_max_bits(most);
         if (lane < BLOCKS)
-            rp_norm_store_remote((float *)&shared.most[thread() / 32], &shared.barrier, lane,
-                                 __uint_as_float(most));
-        rp_norm_cluster_await(&shared.barrier);
+            rp_cluster_store((float *)&shared.most[thread() / 32], &shared.barrier, lane,
+                             __uint_as_float(most));
+        rp_cluster_await(&shared.barrier);
         return rp_warp_max_bits(lane < stride() / 32 ? shared.most[lane] : 0);
     }
 
@@ -151,13 +86,13 @@ template <int BLOCKS, int FOLD> struct rp_norm_team {
     static __device__ __forceinline__ void open(board &sums, peak_board *peaks) {
         if (BLOCKS == 1)
             return;
-        rp_norm_barrier_init(&sums.barrier);
+        rp_cluster_barrier_init(&sums.barrier);
         if (peaks)
-            rp_norm_barrier_init(&peaks->barrier);
-        rp_norm_cluster_meet();
-        rp_norm_barrier_expect(&sums.barrier, threads() / 32 * sizeof(float));
+            rp_cluster_barrier_init(&peaks->barrier);
+        rp_cluster_meet();
+        rp_cluster_barrier_expect(&sums.barrier, threads() / 32 * sizeof(float));
         if (peaks)
-            rp_norm_barrier_expect(&peaks->barrier, stride() / 32 * sizeof(uint32_t));
+            rp_cluster_barrier_expect(&peaks->barrier, stride() / 32 * sizeof(uint32_t));
     }
 };
 

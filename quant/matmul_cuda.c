@@ -434,6 +434,10 @@ size_t rp_matmul_cuda_weight_scratch(const struct rp_matmul_cuda *op) {
                : 0;
 }
 
+bool rp_matmul_cuda_chains(const struct rp_matmul_cuda *op) {
+    return op->weight->dtype == RP_DTYPE_BF16 && rp_matmul_cuda_fits(op);
+}
+
 bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op) { return rp_matmul_rows_norms(op); }
 
 bool rp_matmul_cuda_quantizes(const struct rp_matmul_cuda *op) {

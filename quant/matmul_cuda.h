@@ -132,6 +132,9 @@ bool rp_matmul_cuda_norms(const struct rp_matmul_cuda *op);
  * GEMMs. */
 bool rp_matmul_cuda_quantizes(const struct rp_matmul_cuda *op);
 
+/* True when the bits are those of bf16 weights on tensor cores, in segments. */
+bool rp_matmul_cuda_chains(const struct rp_matmul_cuda *op);
+
 /* Chooses the kernel: fills one launch (args are allocated from memory) and, when the sums were
  * left to the reader, out_partials (else its count is 0). Partials lie in the workspace: they live
  * until the next GEMM runs. */

@@ -194,6 +194,28 @@ static const char *refuse_route_order(const struct rp_fuse_input *input,
     return low->bucket.tokens <= RP_ROUTE_ORDER_ROWS ? NULL : "one block routes too many rows";
 }
 
+/* The router's kernel has the bits of GEMMs on tensor cores, and keeps the logits to itself. */
+static const char *refuse_router(const struct rp_fuse_input *input,
+                                 const struct rp_fused_op *fused) {
+    const struct lowering *low = lowering_of(input);
+    const struct rp_op *gemm = member_of(low, fused, 0);
+    if (fused->op_count != 3 || gemm->kind != RP_OP_LINEAR ||
+        member_of(low, fused, 1)->kind != RP_OP_ROUTE ||
+        last_of(low, fused)->kind != RP_OP_EXPERT_ORDER)
+        return "it is not a router's GEMM, its route and the order of the choices";
+    const struct rp_op *route = member_of(low, fused, 1);
+    if (!rp_same_view(&gemm->out, &route->in[0]) ||
+        rp_is_read(low->program, fused->ops[1] + 1, &gemm->out))
+        return "the logits are read by others, too";
+    struct rp_fused_op alone = *fused;
+    alone.op_count = 1;
+    struct rp_matmul_cuda matmul = rp_lower_describe_matmul(low, &alone, false);
+    if (matmul.out.dtype != RP_DTYPE_F32 || !rp_matmul_cuda_chains(&matmul))
+        return "its GEMM is not one of bf16 on tensor cores";
+    struct rp_router_cuda router = rp_lower_describe_router(low, gemm, route);
+    return rp_router_cuda_fits(&router) ? NULL : "too many rows, experts or columns for a cluster";
+}
+
 /* One block sums up a row, of which expert_sum gives parts to several: for few rows. */
 static const char *refuse_expert_sum_norm(const struct rp_fuse_input *input,
                                           const struct rp_fused_op *fused) {
@@ -268,6 +290,7 @@ static const char *refuse_allreduce_norm(const struct rp_fuse_input *input,
 
 enum fusion {
     QKV_POST,
+    ROUTER_ORDER,
     NORM_LINEAR_GATED,
     NORM_LINEAR,
     LINEAR_GATED,
@@ -296,6 +319,12 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
                   .step_count = 3,
                   .steps = {{RP_OP_NORM, 0}, {RP_OP_ROPE, 0}, {RP_OP_KV_WRITE, 0}},
                   .refuses = refuse_qkv_post},
+    [ROUTER_ORDER] = {.name = "router_order",
+                      .form = RP_FUSION_ROWS,
+                      .flags = RP_FUSION_SERIAL,
+                      .step_count = 3,
+                      .steps = {{RP_OP_LINEAR, 0}, {RP_OP_ROUTE, 0}, {RP_OP_EXPERT_ORDER, 0}},
+                      .refuses = refuse_router},
     [NORM_LINEAR_GATED] = {.name = "norm_linear_gated",
                            .step_count = 3,
                            .steps = {{RP_OP_NORM, 0}, {RP_OP_LINEAR, 0}, {RP_OP_ACTIVATION, 0}},
@@ -386,6 +415,7 @@ static const struct rp_fusion fusions[FUSION_COUNT] = {
 static int (*const emitters[FUSION_COUNT])(struct lowering *, const struct rp_fused_op *) = {
     [QKV_POST] = rp_lower_qkv_post,
     [LATENT_POST] = rp_lower_latent_post,
+    [ROUTER_ORDER] = rp_lower_router,
     [NORM_LINEAR_GATED] = rp_lower_matmul,
     [NORM_LINEAR] = rp_lower_matmul,
     [LINEAR_GATED] = rp_lower_matmul,

@@ -57,8 +57,7 @@ int rp_lower_experts_open(struct lowering *low) {
 }
 
 static int describe_route(const struct lowering *low, const struct rp_fused_op *fused,
-                          struct rp_route_cuda *out) {
-    const struct rp_op *op = member_of(low, fused, 0);
+                          const struct rp_op *op, struct rp_route_cuda *out) {
     *out = (struct rp_route_cuda){.rows = rows_of(low, op),
                                   .route = {.logits = values_of(low, &op->in[0]),
                                             .out = values_of(low, &op->out),
@@ -113,7 +112,7 @@ static struct rp_expert_order_cuda describe_order(const struct lowering *low,
 
 int rp_lower_route(struct lowering *low, const struct rp_fused_op *fused) {
     struct rp_route_cuda args;
-    int status = describe_route(low, fused, &args);
+    int status = describe_route(low, fused, member_of(low, fused, 0), &args);
     return status == RP_OK ? ADD_LAUNCH(low, fused, "route", rp_route_cuda_run, args) : status;
 }
 
@@ -124,10 +123,39 @@ int rp_lower_expert_order(struct lowering *low, const struct rp_fused_op *fused)
 
 int rp_lower_route_order(struct lowering *low, const struct rp_fused_op *fused) {
     struct rp_route_order_cuda args = {.order = describe_order(low, last_of(low, fused))};
-    int status = describe_route(low, fused, &args.route);
+    int status = describe_route(low, fused, member_of(low, fused, 0), &args.route);
     if (status != RP_OK)
         return status;
     return ADD_LAUNCH(low, fused, "route_order", rp_route_order_cuda_run, args);
+}
+
+struct rp_router_cuda rp_lower_describe_router(const struct lowering *low, const struct rp_op *gemm,
+                                               const struct rp_op *route) {
+    struct rp_values in = values_of(low, &gemm->in[0]);
+    struct rp_router_cuda args = {
+        .weight = gemm->weight->data,
+        .in = in.data,
+        .in_stride = in.stride,
+        .k = gemm->weight->cols,
+        .segment = rp_matmul_cuda_segment(gemm->weight->rows, gemm->weight->cols, false)};
+    args.order.route.rows = rows_of(low, route);
+    args.order.route.route.experts = route->u.route.experts;
+    return args;
+}
+
+/* The router's GEMM, ROUTE and EXPERT_ORDER. */
+int rp_lower_router(struct lowering *low, const struct rp_fused_op *fused) {
+    const struct rp_op *gemm = member_of(low, fused, 0), *route = member_of(low, fused, 1);
+    struct rp_router_cuda args = rp_lower_describe_router(low, gemm, route);
+    int status = rp_lowering_check_input(low->program, gemm, low->err);
+    if (status == RP_OK)
+        status = constant_of(low, gemm->vector, gemm->weight->rows, &args.bias);
+    if (status == RP_OK)
+        status = describe_route(low, fused, route, &args.order.route);
+    if (status != RP_OK)
+        return status;
+    args.order.order = describe_order(low, last_of(low, fused));
+    return ADD_LAUNCH(low, fused, "router_order", rp_router_cuda_run, args);
 }
 
 static struct rp_cuda_quantized quantized_of(const struct lowering *low, const struct rp_op *op) {

@@ -180,6 +180,10 @@ bool rp_lower_experts_are_w8a8(const struct rp_op *gemm);
 int rp_lower_route(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_expert_order(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_route_order(struct lowering *low, const struct rp_fused_op *fused);
+/* The sizes and places of a router whose GEMM is a member of the launch; no vectors. */
+struct rp_router_cuda rp_lower_describe_router(const struct lowering *low, const struct rp_op *gemm,
+                                               const struct rp_op *route);
+int rp_lower_router(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused);
 int rp_lower_expert_sum(struct lowering *low, const struct rp_fused_op *fused); /* with ADD too */
 /* The rows, weights and shared expert of an EXPERT_SUM; out is its own. */

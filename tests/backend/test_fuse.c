@@ -311,8 +311,20 @@ static void test_partial_sums_go_through_an_all_reduce_that_is_added_and_normed(
 /* --- experts: their sum, the add and the norm as one kernel; the table's other rows are single
  * operators */
 
-enum { EXPERT_SUM_NORM, EXPERT_SUM_ADD, EXPERT_ROWS };
+static const char *refuse_other_than_three(const struct rp_fuse_input *input,
+                                           const struct rp_fused_op *candidate) {
+    (void)input;
+    return candidate->op_count == 3 ? NULL : "it has not three members";
+}
+
+enum { ROUTER_ORDER, EXPERT_SUM_NORM, EXPERT_SUM_ADD, EXPERT_ROWS };
 static struct rp_fusion expert_rows[EXPERT_ROWS + RP_OP_KIND_COUNT] = {
+    [ROUTER_ORDER] = {.name = "router_order",
+                      .form = RP_FUSION_ROWS,
+                      .flags = RP_FUSION_SERIAL,
+                      .step_count = 3,
+                      .steps = {{RP_OP_LINEAR, 0}, {RP_OP_ROUTE, 0}, {RP_OP_EXPERT_ORDER, 0}},
+                      .refuses = refuse_other_than_three},
     [EXPERT_SUM_NORM] = {.name = "expert_sum_norm",
                          .flags = RP_FUSION_RESIDUAL | RP_FUSION_STORES,
                          .step_count = 3,
@@ -412,6 +424,11 @@ static void test_models_with_experts_have_memory_for_the_fused_sum(void **state)
         assert_true(layers > 1);
         assert_int_equal(count_fused(EXPERT_SUM_NORM), layers - 1);
         assert_int_equal(count_fused(EXPERT_SUM_ADD), 1);
+        /* A router's GEMM, route and order, and no other GEMM: each begins with the router. */
+        assert_int_equal(count_fused(ROUTER_ORDER), layers);
+        for (uint32_t at = 0; at < fused.count; at++)
+            if (fused.ops[at].fusion == ROUTER_ORDER)
+                assert_non_null(strstr(program.ops[fused.ops[at].ops[0]].name, "moe.router"));
     }
 }
 

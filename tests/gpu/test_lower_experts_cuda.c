@@ -1,6 +1,6 @@
 /* Goal: the sum of experts, the addition to the residual and the next norm are one launch where
- * rows are few, and separate launches where they are many, where a GEMM norms its rows itself, and
- * without fusion.
+ * rows are few, and so are a router's GEMM, the route and the order of choices; they are separate
+ * launches where rows are many, and without fusion.
  * Method: small models lowered for 8 to 512 rows; the list of launches. */
 #include "base/memory.h"
 #include "device/experts_cuda.h"
@@ -28,7 +28,7 @@ static int tear_down(void **state) {
 
 static void lower(enum rp_quant_scheme scheme, bool no_fusion) {
     struct rp_model_config config = {.family = RP_FAMILY_QWEN3_MOE,
-                                     .hidden = 1024,
+                                     .hidden = 2048,
                                      .intermediate = 512,
                                      .layers = LAYERS,
                                      .heads = 8,
@@ -97,6 +97,21 @@ static void test_the_launch_quantizes_the_rows_of_an_8_bit_gemm(void **state) {
     check(512, 0, 0, LAYERS, 0);
 }
 
+static void test_a_router_of_few_rows_is_one_launch(void **state) {
+    (void)state;
+    static const enum rp_quant_scheme schemes[] = {RP_QUANT_NONE, RP_QUANT_FP8};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(schemes); i++) {
+        lower(schemes[i], false);
+        assert_int_equal(count_of(8, "router_order"), LAYERS);
+        assert_int_equal(count_of(8, "route_order") + count_of(8, "route"), 0);
+        assert_int_equal(count_of(RP_EXPERT_SUM_NORM_ROWS, "router_order"), 0);
+        assert_int_equal(count_of(512, "route"), LAYERS);
+    }
+    lower(RP_QUANT_NONE, true);
+    assert_int_equal(count_of(8, "router_order"), 0);
+    assert_int_equal(count_of(8, "route"), LAYERS);
+}
+
 static void test_without_fusion_the_sum_is_a_launch_of_its_own(void **state) {
     (void)state;
     lower(RP_QUANT_NONE, true);
@@ -108,4 +123,5 @@ static void test_without_fusion_the_sum_is_a_launch_of_its_own(void **state) {
 
 RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_few_rows_are_summed_added_and_normed_by_one_launch),
                  TEST(test_the_launch_quantizes_the_rows_of_an_8_bit_gemm),
+                 TEST(test_a_router_of_few_rows_is_one_launch),
                  TEST(test_without_fusion_the_sum_is_a_launch_of_its_own))
