@@ -43,6 +43,7 @@ struct latent_chains_shared {
     };
     float4 edges[CHAINS][32]; /* maxima and totals that belong to the sums */
     uint64_t full[RING], empty[RING];
+    uint64_t met;                /* chains_meet */
     rp_attention_plan_row start; /* the row in which the block's part begins */
     uint32_t start_index;
     bool is_last;
@@ -51,9 +52,10 @@ struct latent_chains_shared {
 /* -- the block's part of the splits, row by row ---------------------------- */
 
 struct latent_walk {
-    rp_attention_plan_row row, next; /* next: read ahead, if the part goes on in it */
-    uint32_t index;                  /* of the row */
-    uint32_t at, end;                /* splits of the part that are left */
+    rp_attention_plan_row row;
+    uint32_t next;    /* row, read ahead if the part goes on in it: its word lane % 8 */
+    uint32_t index;   /* of the row */
+    uint32_t at, end; /* splits of the part that are left */
 
     /* From where find_start says. */
     __device__ __forceinline__ latent_walk(const latent_args &args,
@@ -68,14 +70,17 @@ struct latent_walk {
     }
     __device__ __forceinline__ void look_ahead(const latent_args &args) {
         if (row.begin + row.splits < end)
-            next = load_row(args.rows + index + 1);
+            next = __ldcg((const uint32_t *)(args.rows + index + 1) + threadIdx.x % 8);
+    }
+    __device__ __forceinline__ uint32_t word(uint32_t i) const {
+        return __shfl_sync(0xFFFFFFFFu, next, i);
     }
     /* To the next row. False: the part is done. */
     __device__ __forceinline__ bool step(const latent_args &args) {
         at = row.begin + row.splits;
         if (at >= end)
             return false;
-        row = next;
+        row = {word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)};
         index++;
         look_ahead(args);
         return true;
@@ -94,16 +99,18 @@ struct latent_span {
 };
 
 /* Initializes the barriers and finds the row in which the block's part, from split `begin`, begins.
- * The first rows are loaded before it is known how many there are. */
+ * The first rows are loaded before it is known how many there are. At each barrier every thread
+ * arrives for itself: racecheck does not accept one lane's arrival for its warp. */
 __device__ __forceinline__ void find_start(const latent_args &args, latent_chains_shared &shared,
                                            const rp_attention_plan_row &first, uint32_t rows,
                                            uint32_t begin) {
     if (threadIdx.x == 0) {
 #pragma unroll /* racecheck follows as many barriers as it finds such instructions */
         for (uint32_t i = 0; i < RING; i++) {
-            barrier_init(shared_address(&shared.full[i]), 4); /* warps of the feeder */
-            barrier_init(shared_address(&shared.empty[i]), CHAIN_WARPS);
+            barrier_init(shared_address(&shared.full[i]), CHAINS_THREADS - THREADS);
+            barrier_init(shared_address(&shared.empty[i]), CHAIN_WARPS * 32);
         }
+        barrier_init(shared_address(&shared.met), THREADS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
 #pragma unroll 1
@@ -137,10 +144,11 @@ __device__ __forceinline__ void feed_tile(latent_chains_shared &shared, uint32_t
             ((uint4 *)to)[i] = make_uint4(0, 0, 0, 0);
         fence_async_proxy(); /* before the stage's next copy */
     }
-    __syncwarp(); /* the zeros of all lanes are released with the arrival */
     if (lane == 0)
         barrier_expect(full, count * BYTES);
-    __syncwarp();
+    else
+        barrier_arrive(full);
+    __syncwarp(); /* the bytes are expected before a copy begins */
     if (is_copier)
         copy_bulk(shared_address(to), from, BYTES, full);
 }
@@ -190,9 +198,13 @@ __device__ __forceinline__ void feed(const latent_args &args, latent_chains_shar
 __device__ __forceinline__ uint32_t chain_of_thread() { return threadIdx.x / 32 / CHAIN_WARPS; }
 __device__ __forceinline__ uint32_t warp_of_chain() { return threadIdx.x / 32 % CHAIN_WARPS; }
 
-/* The threads of both chains. */
-__device__ __forceinline__ void chains_sync() {
-    asm volatile("bar.sync %0, %1;" ::"n"(1 + CHAINS), "n"(THREADS) : "memory");
+/* The threads of both chains meet, always twice: before they store what others of them read, and
+ * after it. So the parity of the barrier's phase is known: 0, then 1. racecheck does not follow a
+ * bar.sync of these 256 threads. */
+enum chains_meeting : uint32_t { BEFORE_STORE = 0, AFTER_STORE = 1 };
+__device__ __forceinline__ void chains_meet(latent_chains_shared &shared, chains_meeting meeting) {
+    barrier_arrive(shared_address(&shared.met));
+    barrier_wait(shared_address(&shared.met), meeting);
 }
 
 /* Sums over a chain's keys. A lane has rows lane / 4 and + 8, and of them the columns warp *
@@ -244,14 +256,14 @@ struct chain_query {
                 if (column + i / 4 * THREADS * 4 < columns)
                     ((float *)x)[i] = from[i / 4 * THREADS * 4 + i % 4];
         }
-        chains_sync(); /* what else the memory held has been read */
+        chains_meet(shared, BEFORE_STORE); /* what else the memory held has been read */
 #pragma unroll
         for (uint32_t i = 0; i < COUNT; i++) {
             const uint32_t at = i * THREADS + threadIdx.x;
             *(uint2 *)&shared.q[at / (DIM / 4)][at % (DIM / 4) * 4] =
                 make_uint2(pack_bf16(x[i].x, x[i].y), pack_bf16(x[i].z, x[i].w));
         }
-        chains_sync();
+        chains_meet(shared, AFTER_STORE);
         const uint32_t parts_at =
             shared_address(&shared.q[lane % 16][warp_of_chain() * PART + lane / 16 * 8]);
 #pragma unroll
@@ -395,9 +407,7 @@ __device__ __forceinline__ void chain_split(const latent_args &args, latent_chai
         chain_mask(args, row, tile * KEYS, s);
         chain_softmax(sums, s);
         chain_values(shared, stage, s, sums);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            barrier_arrive(shared_address(&shared.empty[stage]));
+        barrier_arrive(shared_address(&shared.empty[stage]));
         buffer ^= 1;
     }
     sums.gather_total();
@@ -416,7 +426,7 @@ __device__ __forceinline__ void join_chains(latent_chains_shared &shared, const 
                                             latent_sums<1> &to) {
     const uint32_t chain = chain_of_thread(), warp = warp_of_chain(), lane = threadIdx.x % 32;
     const bool is_odd = chain != 0;
-    chains_sync(); /* what the memory held has been read */
+    chains_meet(shared, BEFORE_STORE); /* what the memory held has been read */
 #pragma unroll
     for (uint32_t n = 0; n < TILES_KEPT; n++) {
         float x[4];
@@ -428,7 +438,7 @@ __device__ __forceinline__ void join_chains(latent_chains_shared &shared, const 
     if (warp == 0) /* the same in all warps */
         shared.edges[chain][lane] =
             make_float4(mine.max[0], mine.max[1], mine.total[0], mine.total[1]);
-    chains_sync();
+    chains_meet(shared, AFTER_STORE);
     const float4 edge = shared.edges[chain ^ 1][lane];
     const float max[2] = {edge.x, edge.y}, total[2] = {edge.z, edge.w};
     latent_sums<1> odd;
@@ -456,7 +466,7 @@ __device__ __forceinline__ void join_chains(latent_chains_shared &shared, const 
 /* Signals that `count` of the row's splits are stored. True in the block that is the last one. */
 __device__ __forceinline__ bool arrive(const latent_args &args, latent_chains_shared &shared,
                                        uint32_t row, uint32_t count, uint32_t splits) {
-    chains_sync();
+    chains_meet(shared, BEFORE_STORE); /* all have stored their partial sums, too */
     if (threadIdx.x == 0) {
         uint32_t before;
         /* Releases this block's partial sums and acquires those of the others. */
@@ -468,7 +478,7 @@ __device__ __forceinline__ bool arrive(const latent_args &args, latent_chains_sh
         if (shared.is_last)
             args.arrivals[row] = 0;
     }
-    chains_sync();
+    chains_meet(shared, AFTER_STORE);
     return shared.is_last;
 }
 
