@@ -56,6 +56,8 @@ static bool check_reader(const struct pass *pass, const struct rp_fusion *fusion
     bool stored = step == fusion->step_count - 1 && fusion->flags & RP_FUSION_STORES;
     if (!is_free(pass, reader))
         return rp_fuse_because(why, "%s is fused to another operator", next->name);
+    if (next->branch != op->branch)
+        return rp_fuse_because(why, "%s is not of the same branch", next->name);
     if (next->kind != RP_OP_GATHER_ROWS && next->rows != op->rows)
         return rp_fuse_because(why, "%s works on other rows: %s", next->name,
                                pass->program->domains[next->rows].name);
@@ -143,14 +145,16 @@ static bool may_exchange(const struct pass *pass, const struct rp_fused_op *fuse
 static bool match_rows(const struct pass *pass, struct rp_fused_op *fused,
                        struct rp_fuse_why *why) {
     const struct rp_fusion *fusion = &pass->fusions[fused->fusion];
-    uint32_t rows = pass->program->ops[fused->ops[0]].rows;
+    const uint32_t rows = pass->program->ops[fused->ops[0]].rows;
+    const enum rp_branch branch = pass->program->ops[fused->ops[0]].branch;
     const struct rp_op *stop = NULL;
     struct rp_fuse_why unused;
     for (uint32_t at = fused->ops[0] + 1;
          at < pass->input->end && fused->op_count < RP_LAUNCH_OPS_MAX && !stop; at++) {
         const struct rp_op *op = &pass->program->ops[at];
-        if (is_free(pass, at) && op->rows == rows && has_kind(fusion, op->kind) &&
-            is_connected(pass, fused, op) && may_exchange(pass, fused, op)) {
+        if (is_free(pass, at) && op->rows == rows && op->branch == branch &&
+            has_kind(fusion, op->kind) && is_connected(pass, fused, op) &&
+            may_exchange(pass, fused, op)) {
             fused->ops[fused->op_count++] = at;
             if (rp_fuse_in_order(pass->input, fused, &unused) &&
                 rp_fuse_in_place(pass->input, fused, &unused))
@@ -350,7 +354,9 @@ static bool are_held(const struct pass *pass, const struct quantized_rows *held,
         return false;
     const struct rp_op *op = &pass->program->ops[reader];
     const struct rp_op *first = &pass->program->ops[held->reader];
-    return rp_same_view(&op->in[0], &first->in[0]) && op->weight->dtype == first->weight->dtype &&
+    enum rp_branch branch = pass->program->ops[last_of(&pass->out->ops[held->from])].branch;
+    return (branch == RP_BRANCH_NONE || branch == op->branch) &&
+           rp_same_view(&op->in[0], &first->in[0]) && op->weight->dtype == first->weight->dtype &&
            definition_of(pass, reader) == definition_of(pass, held->reader);
 }
 

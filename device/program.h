@@ -187,8 +187,19 @@ struct rp_view {
 #define RP_OP_INPUTS_MAX 4
 #define RP_LAYER_NONE    0xFFFFu
 
+/* Operators of a run with branches: a backend may compute the run's two branches at the same time,
+ * once what stands before the run is done, and joins them before what follows. What one branch
+ * writes the other one neither reads nor writes. The main branch stands first, and between two runs
+ * stands an operator without a branch. */
+enum rp_branch { RP_BRANCH_NONE, RP_BRANCH_MAIN, RP_BRANCH_SIDE };
+#define RP_BRANCH_TOKENS 64u
+
 struct rp_op {
     enum rp_op_kind kind;
+    enum rp_branch branch;
+    /* The same for all operators of the run: in buckets of more tokens the branches run one after
+     * the other. At most RP_BRANCH_TOKENS: either fills the device then. */
+    uint32_t branch_tokens;
     uint32_t rows;             /* index into program->domains */
     char name[RP_OP_NAME_MAX]; /* layer.17.attn.qkv */
     uint16_t layer;            /* RP_LAYER_NONE outside the layers */

@@ -15,16 +15,34 @@ static void touch(struct rp_lifetime *lives, const struct rp_view *view, uint32_
  * of the addition to the residual and of the norm is one. */
 static uint32_t reach_of(const struct rp_op *op) { return op->kind == RP_OP_EXPERT_SUM ? 2 : 1; }
 
-void rp_program_lifetimes(const struct rp_program *program, struct rp_lifetime *out) {
+/* First and last operator of the run with branches that has operator i; i itself: there is none. */
+static struct rp_lifetime run_of(const struct rp_program *program, uint32_t i) {
+    struct rp_lifetime run = {i, i};
+    if (program->ops[i].branch == RP_BRANCH_NONE)
+        return run;
+    while (run.first > 0 && program->ops[run.first - 1].branch != RP_BRANCH_NONE)
+        run.first--;
+    while (run.last + 1 < program->op_count && program->ops[run.last + 1].branch != RP_BRANCH_NONE)
+        run.last++;
+    return run;
+}
+
+void rp_program_lifetimes(const struct rp_program *program, const struct rp_bucket *bucket,
+                          struct rp_lifetime *out) {
     for (uint32_t i = 0; i < program->tensor_count; i++)
         out[i] = (struct rp_lifetime){UINT32_MAX, 0};
     for (uint32_t i = 0; i < program->op_count; i++) {
-        uint32_t until = RP_MIN(i + reach_of(&program->ops[i]), program->op_count - 1);
-        for (uint32_t at = 0; at < program->ops[i].in_count; at++) {
-            touch(out, &program->ops[i].in[at], i);
-            touch(out, &program->ops[i].in[at], until);
+        const struct rp_op *op = &program->ops[i];
+        struct rp_lifetime run = {i, i};
+        if (bucket->tokens <= op->branch_tokens)
+            run = run_of(program, i);
+        for (uint32_t at = 0; at < op->in_count; at++) {
+            touch(out, &op->in[at], run.first);
+            touch(out, &op->in[at],
+                  RP_MAX(run.last, RP_MIN(i + reach_of(op), program->op_count - 1)));
         }
-        touch(out, &program->ops[i].out, i);
+        touch(out, &op->out, run.first);
+        touch(out, &op->out, run.last);
     }
 }
 
@@ -88,7 +106,7 @@ int rp_arena_plan(const struct rp_program *program, const struct rp_bucket *buck
         status = RP_STATUS_NO_MEMORY;
         goto done;
     }
-    rp_program_lifetimes(program, lives);
+    rp_program_lifetimes(program, bucket, lives);
     for (uint32_t i = 0; i < program->tensor_count; i++) {
         struct placement item = {.tensor = i, .life = lives[i]};
         out_offsets[i] = 0;

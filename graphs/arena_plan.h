@@ -3,10 +3,13 @@
  * A tensor lives from the first operator that touches it to the last, over forward and sample
  * together; what an operator reads lives until the next operator is done, because a backend may
  * fuse the two into one kernel; what EXPERT_SUM reads, until the second one after it is done.
- * Fusions that reach further check addresses (backend/fuse.h). Two tensors may share bytes when
- * their lives do not overlap. Larger tensors are placed first, each at the lowest offset that is
- * free for its whole life (greedy by size, as Pisarchyk and Lee 2020 compare). Pure arithmetic: the
- * same call counts (how large must the arena be?) and carves.
+ * Fusions that reach further check addresses (backend/fuse.h). Where a run of operators has two
+ * branches, what they touch lives through the whole run: they may be computed at the same time.
+ *
+ * Two tensors may share bytes when their lives do not overlap. Larger tensors are placed first,
+ * each at the lowest offset that is free for its whole life (greedy by size, as Pisarchyk and Lee
+ * 2020 compare). Pure arithmetic: the same call counts (how large must the arena be?) and
+ * carves.
  *
  * guarded: every tensor has its own bytes, followed by a canary; nothing is shared (debug). */
 #ifndef RP_GRAPHS_ARENA_PLAN_H
@@ -23,7 +26,8 @@ struct rp_lifetime {
 };
 
 /* out: one per tensor of the program. */
-void rp_program_lifetimes(const struct rp_program *program, struct rp_lifetime *out);
+void rp_program_lifetimes(const struct rp_program *program, const struct rp_bucket *bucket,
+                          struct rp_lifetime *out);
 
 /* Fills out_offsets (one per tensor, bytes) and *out_bytes, the arena size for this bucket.
  * OVERFLOW or NO_MEMORY. */

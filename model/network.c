@@ -53,6 +53,8 @@ static struct rp_op op(const struct rp_emit *e, enum rp_op_kind kind, uint32_t r
     memset(&op, 0, sizeof op);
     op.kind = kind;
     op.rows = rows;
+    op.branch = e->branch;
+    op.branch_tokens = e->branch_tokens;
     op.layer = (uint16_t)e->layer;
     op.out = nothing;
     write_name(e, op.name, sizeof op.name, name);
@@ -498,10 +500,23 @@ static struct rp_view expert_order(struct rp_emit *e, struct rp_view ids) {
     return order.out;
 }
 
+/* A shared expert larger than this would take bandwidth from the others, unless one token's few. */
+#define BESIDE_BYTES ((size_t)8 << 20)
+
+static uint32_t shared_branch_tokens(const struct rp_emit *e) {
+    size_t bytes = rp_matrix_bytes(rp_model_matrix(e->model, RP_WEIGHT_SHARED_GATE_UP, e->layer)) +
+                   rp_matrix_bytes(rp_model_matrix(e->model, RP_WEIGHT_SHARED_DOWN, e->layer));
+    return bytes <= BESIDE_BYTES ? RP_BRANCH_TOKENS : 1;
+}
+
 /* y = sum over the chosen experts of weight * (act(g) * u) Wdown^T, g, u = in Wgate_up^T, plus the
- * same of the shared expert (* sigmoid(in Wgate^T)). */
+ * same of the shared expert (* sigmoid(in Wgate^T)), which is a branch of its own. */
 struct rp_view rp_emit_experts(struct rp_emit *e, struct rp_view router_in, struct rp_view in) {
     const struct rp_model_experts *experts = &e->config->experts;
+    if (experts->shared) {
+        e->branch = RP_BRANCH_MAIN;
+        e->branch_tokens = shared_branch_tokens(e);
+    }
     struct rp_view chosen = route(e, router_in);
     struct rp_view order = expert_order(e, columns(chosen, experts->used, experts->used));
     struct rp_view act =
@@ -509,10 +524,12 @@ struct rp_view rp_emit_experts(struct rp_emit *e, struct rp_view router_in, stru
                     rp_model_rank_expert_intermediate(e->model));
     struct rp_view down = expert_gemm(e, RP_OP_EXPERT_DOWN, "moe.down", act, order,
                                       RP_WEIGHT_EXPERT_DOWN, e->config->hidden);
+    e->branch = RP_BRANCH_NONE;
     struct rp_op sum = op(e, RP_OP_EXPERT_SUM, RP_ROWS_TOKEN, "moe.sum");
     rp_op_add_input(&sum, down);
     rp_op_add_input(&sum, columns(chosen, 0, experts->used));
     if (experts->shared) {
+        e->branch = RP_BRANCH_SIDE;
         struct rp_view gate_up =
             rp_emit_linear(e, "moe.shared_gate_up", in, RP_WEIGHT_SHARED_GATE_UP);
         rp_op_add_input(&sum, rp_emit_linear(e, "moe.shared_down", rp_emit_activation(e, gate_up),
@@ -520,6 +537,7 @@ struct rp_view rp_emit_experts(struct rp_emit *e, struct rp_view router_in, stru
     }
     if (experts->shared_gate)
         rp_op_add_input(&sum, rp_emit_linear(e, "moe.shared_gate", in, RP_WEIGHT_SHARED_GATE));
+    e->branch = RP_BRANCH_NONE;
     sum.out = tensor(e, "moe.sum", RP_ROWS_TOKEN, RP_DTYPE_F32, e->config->hidden);
     sum.u.expert_sum.experts = (struct rp_experts){experts->count, experts->used};
     sum.u.expert_sum.shared = experts->shared > 0;

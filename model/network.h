@@ -11,6 +11,9 @@ struct rp_emit {
     const struct rp_model *model;
     const struct rp_model_config *config;
     uint32_t layer; /* RP_LAYER_NONE outside the layers */
+    /* What the operators that are emitted now have. */
+    enum rp_branch branch;
+    uint32_t branch_tokens;
     int status;
     struct rp_view layer_embeds; /* (tokens, layers * layer_embed), where the model has them */
 };

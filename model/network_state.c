@@ -75,9 +75,13 @@ struct rp_view rp_emit_glu(struct rp_emit *e, const char *name, struct rp_view g
 
 static struct rp_view emit_delta(struct rp_emit *e, struct rp_view in) {
     uint32_t cols = rp_model_conv_cols(e->config);
+    e->branch = RP_BRANCH_MAIN;
+    e->branch_tokens = RP_BRANCH_TOKENS;
     struct rp_view all = rp_emit_linear(e, "state.in", in, RP_WEIGHT_MIX_IN);
-    struct rp_view ba = rp_emit_linear(e, "state.ba", in, RP_WEIGHT_MIX_BA);
     struct rp_view qkv = conv(e, rp_emit_columns(all, 0, cols), NULL, RP_DTYPE_F32);
+    e->branch = RP_BRANCH_SIDE;
+    struct rp_view ba = rp_emit_linear(e, "state.ba", in, RP_WEIGHT_MIX_BA);
+    e->branch = RP_BRANCH_NONE;
     struct rp_view out = delta(e, qkv, ba);
     delta_norm(e, out);
     struct rp_view z = rp_emit_columns(all, cols, out.cols);

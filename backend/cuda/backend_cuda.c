@@ -72,6 +72,23 @@ static void open_cublaslt(struct rp_device *device, const char *cache_dir) {
     device->cublaslt_text[strcspn(device->cublaslt_text, ",")] = '\0'; /* without its path */
 }
 
+static cudaError_t open_side(struct rp_device *device) {
+    cudaError_t error = cudaStreamCreateWithFlags(&device->side, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&device->forked, cudaEventDisableTiming);
+    return error == cudaSuccess ? cudaEventCreateWithFlags(&device->joined, cudaEventDisableTiming)
+                                : error;
+}
+
+static void close_side(struct rp_device *device) {
+    if (device->forked)
+        (void)cudaEventDestroy(device->forked);
+    if (device->joined)
+        (void)cudaEventDestroy(device->joined);
+    if (device->side)
+        (void)cudaStreamDestroy(device->side);
+}
+
 static void cuda_close(struct rp_device *device) {
     if (!device)
         return;
@@ -83,6 +100,7 @@ static void cuda_close(struct rp_device *device) {
     rp_cuda_mask_programs_close(device);
     rp_cuda_memory_close(device);
     (void)cudaStreamDestroy(device->stream);
+    close_side(device);
     rp_free(device->cache_dir);
     rp_free(device);
 }
@@ -115,6 +133,10 @@ static int cuda_open(const struct rp_device_config *config, struct rp_device **o
         cudaStreamDestroy(device->stream);
         rp_free(device);
         return status;
+    }
+    if ((error = open_side(device)) != cudaSuccess) {
+        cuda_close(device);
+        return fail_open(NULL, err, "stream", error);
     }
     if (config->cache_dir && !(device->cache_dir = rp_strdup(config->cache_dir))) {
         cuda_close(device);
@@ -171,14 +193,37 @@ static int count_captured(struct rp_device *device, uint32_t *out) {
     return status;
 }
 
+/* The stream on which node i is captured. A side branch begins where its run began and is joined by
+ * what follows the run. */
+static int turn_branch(struct rp_device *device, const struct rp_graph *graph, uint32_t i,
+                       cudaStream_t *out) {
+    enum rp_branch branch = graph->nodes[i].branch;
+    enum rp_branch before = i > 0 ? graph->nodes[i - 1].branch : RP_BRANCH_NONE;
+    int status = RP_OK;
+    if (branch != RP_BRANCH_NONE && before == RP_BRANCH_NONE)
+        status = RP_CUDA_TRY(device, cudaEventRecord(device->forked, device->stream));
+    if (status == RP_OK && branch == RP_BRANCH_SIDE && before != RP_BRANCH_SIDE)
+        status = RP_CUDA_TRY(device, cudaStreamWaitEvent(device->side, device->forked, 0));
+    if (status == RP_OK && branch != RP_BRANCH_SIDE && before == RP_BRANCH_SIDE) {
+        status = RP_CUDA_TRY(device, cudaEventRecord(device->joined, device->side));
+        if (status == RP_OK)
+            status = RP_CUDA_TRY(device, cudaStreamWaitEvent(device->stream, device->joined, 0));
+    }
+    *out = branch == RP_BRANCH_SIDE ? device->side : device->stream;
+    return status;
+}
+
+/* Without a capture all runs on one stream, in order. */
 static int run_list(struct rp_device *device, const struct rp_graph *graph, bool captures) {
     for (uint32_t i = 0; i < graph->node_count; i++) {
         const struct rp_cuda_launch *launch = &graph->nodes[i].launch;
+        cudaStream_t stream = device->stream;
         int status = captures ? count_captured(device, &graph->nodes[i].first_kernel) : RP_OK;
-        if (status != RP_OK)
-            return status;
-        status = rp_cuda_check(device, (cudaError_t)launch->run(launch->args, device->stream),
-                               launch->kernel);
+        if (status == RP_OK && captures)
+            status = turn_branch(device, graph, i, &stream);
+        if (status == RP_OK)
+            status = rp_cuda_check(device, (cudaError_t)launch->run(launch->args, stream),
+                                   launch->kernel);
         if (status != RP_OK)
             return status;
     }

@@ -63,12 +63,15 @@ struct rp_cuda_scratch {
 
 enum rp_cuda_scratch_kind {
     RP_CUDA_SCRATCH_MATMUL,
+    RP_CUDA_SCRATCH_MATMUL_SIDE, /* of a side branch: its kernels run beside others */
     RP_CUDA_SCRATCH_CUBLASLT,
     RP_CUDA_SCRATCH_ATTENTION,
     RP_CUDA_SCRATCH_SAMPLE,
     RP_CUDA_SCRATCH_QUANTIZED, /* rows of 8-bit GEMMs */
-    RP_CUDA_SCRATCH_ORDERED,   /* rows in the order of a matrix's columns */
-    RP_CUDA_SCRATCH_WEIGHTS,   /* a matrix of blocks in bf16, for GEMMs of many rows */
+    RP_CUDA_SCRATCH_QUANTIZED_SIDE,
+    RP_CUDA_SCRATCH_ORDERED, /* rows in the order of a matrix's columns */
+    RP_CUDA_SCRATCH_WEIGHTS, /* a matrix of blocks in bf16, for GEMMs of many rows */
+    RP_CUDA_SCRATCH_WEIGHTS_SIDE,
     RP_CUDA_SCRATCH_EXPERTS,
     RP_CUDA_SCRATCH_EXPERT_ROWS, /* of their 8-bit GEMMs */
     RP_CUDA_SCRATCH_COUNT
@@ -77,6 +80,8 @@ enum rp_cuda_scratch_kind {
 struct rp_device {
     int ordinal;
     cudaStream_t stream;
+    cudaStream_t side; /* captures side branches; forked and joined order it with `stream` */
+    cudaEvent_t forked, joined;
     char name[64];
     struct rp_cuda_limits limits;
     struct rp_cuda_driver driver;
@@ -106,6 +111,7 @@ struct rp_device {
 
 struct rp_cuda_node {
     struct rp_cuda_launch launch;
+    enum rp_branch branch; /* RP_BRANCH_NONE throughout where the bucket has none */
     uint32_t first_kernel; /* of the captured graph */
     struct rp_launch_info info;
 };

@@ -158,9 +158,11 @@ int rp_lower_router(struct lowering *low, const struct rp_fused_op *fused) {
     return ADD_LAUNCH(low, fused, "router_order", rp_router_cuda_run, args);
 }
 
-static struct rp_cuda_quantized quantized_of(const struct lowering *low, const struct rp_op *op) {
+static struct rp_cuda_quantized quantized_of(const struct lowering *low,
+                                             const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
     if (op->kind == RP_OP_EXPERT_GATE_UP)
-        return rp_lower_quantize(low, op);
+        return rp_lower_quantize(low, fused, op);
     return (struct rp_cuda_quantized){.data = low->experts.quantized,
                                       .scales = low->experts.quantized_scales,
                                       .stride = row_stride(op),
@@ -174,7 +176,7 @@ static int quantize_rows(struct lowering *low, const struct rp_fused_op *fused) 
     struct rp_quantize_cuda args = {.rows = rows_of(low, op),
                                     .in = values_of(low, &op->in[0]),
                                     .cols = op->weight->cols,
-                                    .quantized = quantized_of(low, op),
+                                    .quantized = quantized_of(low, fused),
                                     .each = used};
     args.rows.max_rows = low->bucket.tokens * used;
     int status = ADD_LAUNCH(low, fused, "quantize", rp_quantize_cuda_run, args);
@@ -197,7 +199,7 @@ int rp_lower_expert_gemm(struct lowering *low, const struct rp_fused_op *fused) 
     struct rp_values in = values_of(low, &op->in[0]);
     struct rp_cuda_quantized rows = {0};
     if (quantized)
-        rows = quantized_of(low, op);
+        rows = quantized_of(low, fused);
     struct rp_experts experts = op->u.experts.experts;
     struct rp_matmul_experts_cuda args = {.rows = rows_of(low, op),
                                           .limits = low->device->limits,

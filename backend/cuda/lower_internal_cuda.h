@@ -19,6 +19,12 @@
 
 /* Different sizes of heads in one network. */
 #define RP_LOWER_ATTENTION_MAX 4
+/* Rows of W8A8 GEMMs. */
+struct rp_lower_quantized {
+    unsigned char *data;
+    float *scales;
+};
+
 /* Scratch memory of experts' operators, the same for all layers; NULL: there are none. */
 struct rp_lower_experts {
     struct rp_expert_stats *totals;
@@ -43,9 +49,9 @@ struct lowering {
     uint32_t pushed_to;
     /* Quantized rows of the GEMM that runs next: one buffer for all. A kernel that fills it has
      * waited for all that read it, and a GEMM reads it after its own wait (device/cuda_launch.h).
-     * NULL: no GEMM needs quantized rows. */
-    unsigned char *quantized;
-    float *quantized_scales;
+     * data NULL: no GEMM needs quantized rows. */
+    struct rp_lower_quantized quantized;
+    struct rp_lower_quantized quantized_side; /* those that operators of a side branch make */
     /* Rows with the columns of act-order, likewise. NULL: no matrix has an order. */
     void *ordered;
     struct rp_lower_experts experts;
@@ -69,6 +75,14 @@ static inline const struct rp_op *member_of(const struct lowering *low,
 static inline const struct rp_op *last_of(const struct lowering *low,
                                           const struct rp_fused_op *fused) {
     return member_of(low, fused, fused->op_count - 1);
+}
+
+/* RP_BRANCH_NONE in a bucket whose operators all run one after the other. Rows in the order of
+ * columns have one buffer: with them nothing runs beside. */
+static inline enum rp_branch branch_of(const struct lowering *low,
+                                       const struct rp_fused_op *fused) {
+    const struct rp_op *op = member_of(low, fused, 0);
+    return low->bucket.tokens <= op->branch_tokens && !low->ordered ? op->branch : RP_BRANCH_NONE;
 }
 
 /* The stamp of the launch that is lowered next. */
@@ -99,6 +113,7 @@ static inline int append(struct lowering *low, const struct rp_fused_op *fused,
                          const struct rp_cuda_launch *launch) {
     struct rp_cuda_node *node = &low->graph->nodes[low->graph->node_count++];
     node->launch = *launch;
+    node->branch = branch_of(low, fused);
     return rp_lowering_describe(&node->info, low->program, fused, launch->kernel, low->explain,
                                 &low->graph->memory)
                ? RP_OK
@@ -158,8 +173,10 @@ int rp_lower_sample(struct lowering *low, const struct rp_fused_op *fused);
 /* --- lower_matmul_cuda.c */
 /* Room for the quantized and the ordered rows of any GEMM, where one needs them. */
 int rp_lower_rows_open(struct lowering *low);
-/* The quantized rows of a GEMM, of experts' first one too. */
-struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low, const struct rp_op *reader);
+/* Where `maker` stores the quantized rows of a GEMM, of experts' first one too. */
+struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low,
+                                           const struct rp_fused_op *maker,
+                                           const struct rp_op *reader);
 /* Describes the GEMM of a fused operator, on quantized rows or on its rows as they are, without
  * what has to be allocated or uploaded. */
 struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,

@@ -30,15 +30,29 @@ static const uint32_t *order_of(const struct rp_op *linear) {
 
 static uint32_t ordered_stride(uint32_t cols) { return (uint32_t)RP_ALIGN_UP(cols, 8u); }
 
+static int open_quantized(struct lowering *low, enum rp_cuda_scratch_kind kind, size_t rows,
+                          uint32_t widest, struct rp_lower_quantized *out) {
+    size_t bytes = RP_ALIGN_UP(rows * quantized_stride(widest), (size_t)256);
+    if (widest == 0)
+        return RP_OK;
+    out->data = scratch_of(low, kind, bytes + rows * sizeof(float));
+    if (!out->data)
+        return out_of_memory(low, "quantized rows");
+    out->scales = (float *)(void *)(out->data + bytes);
+    return RP_OK;
+}
+
 int rp_lower_rows_open(struct lowering *low) {
     const struct rp_step_config *step = &low->bindings->step.config;
     size_t rows = RP_MAX(step->token_capacity, step->logit_row_capacity);
-    uint32_t widest = 0, widest_ordered = 0;
+    uint32_t widest = 0, widest_side = 0, widest_ordered = 0;
     for (uint32_t i = 0; i < low->program->op_count; i++) {
         const struct rp_op *op = op_at(low, i);
         if (rp_lower_is_w8a8(op) ||
             (op->kind == RP_OP_EXPERT_GATE_UP && rp_lower_experts_are_w8a8(op)))
             widest = RP_MAX(widest, op->weight->cols);
+        if (rp_lower_is_w8a8(op) && op->branch == RP_BRANCH_SIDE)
+            widest_side = RP_MAX(widest_side, op->weight->cols);
         if (order_of(op))
             widest_ordered = RP_MAX(widest_ordered, ordered_stride(op->weight->cols));
     }
@@ -48,20 +62,19 @@ int rp_lower_rows_open(struct lowering *low) {
         if (!low->ordered)
             return out_of_memory(low, "rows in the order of columns");
     }
-    if (widest == 0)
-        return RP_OK;
-    size_t quantized_bytes = RP_ALIGN_UP(rows * quantized_stride(widest), (size_t)256);
-    low->quantized =
-        scratch_of(low, RP_CUDA_SCRATCH_QUANTIZED, quantized_bytes + rows * sizeof(float));
-    if (!low->quantized)
-        return out_of_memory(low, "quantized rows");
-    low->quantized_scales = (float *)(void *)(low->quantized + quantized_bytes);
-    return RP_OK;
+    int status = open_quantized(low, RP_CUDA_SCRATCH_QUANTIZED, rows, widest, &low->quantized);
+    return status == RP_OK ? open_quantized(low, RP_CUDA_SCRATCH_QUANTIZED_SIDE, RP_BRANCH_TOKENS,
+                                            widest_side, &low->quantized_side)
+                           : status;
 }
 
-struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low, const struct rp_op *reader) {
-    return (struct rp_cuda_quantized){.data = low->quantized,
-                                      .scales = low->quantized_scales,
+struct rp_cuda_quantized rp_lower_quantize(const struct lowering *low,
+                                           const struct rp_fused_op *maker,
+                                           const struct rp_op *reader) {
+    const struct rp_lower_quantized *rows =
+        branch_of(low, maker) == RP_BRANCH_SIDE ? &low->quantized_side : &low->quantized;
+    return (struct rp_cuda_quantized){.data = rows->data,
+                                      .scales = rows->scales,
                                       .stride = quantized_stride(reader->weight->cols),
                                       .dtype = reader->weight->dtype};
 }
@@ -76,13 +89,17 @@ struct rp_matmul_cuda rp_lower_describe_matmul(const struct lowering *low,
     uint32_t at = rp_fused_find(low->program, fused, RP_OP_LINEAR);
     const struct rp_op *op = op_at(low, at);
     struct rp_values in = values_of(low, &op->in[0]);
+    const struct rp_fused_op *maker =
+        fused->quantized_from == RP_FUSED_NONE ? fused : &low->fused.ops[fused->quantized_from];
+    struct rp_cuda_quantized made = {0};
+    if (quantized)
+        made = rp_lower_quantize(low, maker, op);
     struct rp_matmul_cuda matmul = {.rows = rows_of(low, op),
                                     .limits = low->device->limits,
                                     .weight = op->weight,
-                                    .in = quantized ? low->quantized : in.data,
-                                    .in_stride =
-                                        quantized ? quantized_stride(op->weight->cols) : in.stride,
-                                    .in_scales = quantized ? low->quantized_scales : NULL,
+                                    .in = quantized ? made.data : in.data,
+                                    .in_stride = quantized ? made.stride : in.stride,
+                                    .in_scales = made.scales,
                                     .out = values_of(low, &last->out),
                                     .gate_up = rp_feeds_activation(low->program, at),
                                     .gated = last->kind == RP_OP_ACTIVATION,
@@ -109,12 +126,14 @@ bool rp_lower_uses_library(const struct lowering *low, const struct rp_matmul_cu
            matmul->weight->dtype != RP_DTYPE_BLOCKS && matmul->rows.max_rows >= CUBLASLT_ROWS;
 }
 
-/* The largest of all matrices of blocks by rows of this kind: one buffer serves them. */
-static size_t most_weight_scratch(const struct lowering *low, uint32_t rows) {
+/* The largest of all matrices of blocks by rows of this kind, or of those in side branches: one
+ * buffer serves them. */
+static size_t most_weight_scratch(const struct lowering *low, uint32_t rows, bool is_side) {
     size_t most = 0;
     for (uint32_t i = 0; i < low->program->op_count; i++) {
         const struct rp_op *op = op_at(low, i);
-        if (op->kind == RP_OP_LINEAR && op->rows == rows && op->weight->dtype == RP_DTYPE_BLOCKS)
+        if (op->kind == RP_OP_LINEAR && op->rows == rows && op->weight->dtype == RP_DTYPE_BLOCKS &&
+            (!is_side || op->branch == RP_BRANCH_SIDE))
             most = RP_MAX(most, (size_t)op->weight->rows * op->weight->cols * sizeof(uint16_t));
     }
     return most;
@@ -131,17 +150,22 @@ int rp_lower_plan_matmul(const struct lowering *low, const struct rp_fused_op *f
         matmul.copy = *copy;
         matmul.out.dtype = RP_DTYPE_BF16;
     }
+    const bool is_side = branch_of(low, fused) == RP_BRANCH_SIDE;
     matmul.workspace_bytes = rp_matmul_cuda_workspace_bytes(
-        &low->device->limits, RP_MAX(step->token_capacity, step->logit_row_capacity),
+        &low->device->limits,
+        is_side ? RP_BRANCH_TOKENS : RP_MAX(step->token_capacity, step->logit_row_capacity),
         rp_lowering_widest_linear(low->program));
-    matmul.workspace = scratch_of(low, RP_CUDA_SCRATCH_MATMUL, matmul.workspace_bytes);
+    matmul.workspace =
+        scratch_of(low, is_side ? RP_CUDA_SCRATCH_MATMUL_SIDE : RP_CUDA_SCRATCH_MATMUL,
+                   matmul.workspace_bytes);
     if (!matmul.workspace)
         return out_of_memory(low, "the matmuls' workspace");
     size_t weight_bytes = rp_matmul_cuda_weight_scratch(&matmul);
     if (weight_bytes)
-        weight_bytes = most_weight_scratch(low, op->rows);
+        weight_bytes = most_weight_scratch(low, op->rows, is_side);
     if (weight_bytes)
-        matmul.weight_scratch = scratch_of(low, RP_CUDA_SCRATCH_WEIGHTS, weight_bytes);
+        matmul.weight_scratch = scratch_of(
+            low, is_side ? RP_CUDA_SCRATCH_WEIGHTS_SIDE : RP_CUDA_SCRATCH_WEIGHTS, weight_bytes);
     if (weight_bytes && !matmul.weight_scratch)
         return out_of_memory(low, "decoded weights");
     int status = rp_lowering_check_input(low->program, op, low->err);
@@ -165,7 +189,7 @@ static int quantize_rows(struct lowering *low, const struct rp_fused_op *fused) 
     struct rp_quantize_cuda args = {.rows = rows_of(low, op),
                                     .in = values_of(low, &op->in[0]),
                                     .cols = op->weight->cols,
-                                    .quantized = rp_lower_quantize(low, op),
+                                    .quantized = rp_lower_quantize(low, fused, op),
                                     .behind_product = fused->after_matmul};
     struct rp_fused_op alone = *fused;
     alone.op_count = 1;

@@ -38,7 +38,7 @@ static struct rp_cuda_quantized quantized_output(const struct lowering *low,
     const struct rp_fused_op *reader = &low->fused.ops[fused->quantized_to];
     if (fused->quantized_alone)
         out->data = NULL;
-    return rp_lower_quantize(low, op_at(low, rp_fused_reader(low->program, reader)));
+    return rp_lower_quantize(low, fused, op_at(low, rp_fused_reader(low->program, reader)));
 }
 
 int rp_lower_norm(struct lowering *low, const struct rp_fused_op *fused) {

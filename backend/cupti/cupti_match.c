@@ -83,7 +83,7 @@ static struct seen *find_graph(const struct matcher *m, const struct rp_cupti_ke
 }
 
 /* The replay of which this record is; dependent launch lets neighbors begin at one time, in either
- * order. */
+ * order, and the kernels of two branches take turns. */
 static void place(struct matcher *m, struct seen *graph, uint32_t rank,
                   struct rp_cupti_match *out) {
     uint32_t *last = &m->last[graph->first + rank];
@@ -162,7 +162,7 @@ int rp_cupti_match(const struct rp_cupti_matching *from, struct rp_cupti_match *
         struct seen *graph = find_graph(&m, &from->kernels[i], &rank);
         place(&m, graph, rank, &out[i]);
     }
-    if (status == RP_OK && (m.backward * 4 > m.steps || m.instance_count > from->replay_count))
+    if (status == RP_OK && (m.backward * 3 > m.steps || m.instance_count > from->replay_count))
         status = RP_STATUS_FORMAT;
     if (status == RP_OK)
         name_all(&m, from, out, out_unmatched);

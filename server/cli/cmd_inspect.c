@@ -338,7 +338,7 @@ static int print_tensors(const struct inspection *in, const struct rp_bucket *bu
         rp_error_set(err, status, "arena plan: %s", rp_status_text(status));
         goto done;
     }
-    rp_program_lifetimes(program, lives);
+    rp_program_lifetimes(program, bucket, lives);
     rp_buffer_printf(out, "tensors in the arena of %zu bytes\n", arena_bytes);
     rp_buffer_printf(out, "%-32s %-6s %10s %12s %12s  %s\n", "name", "dtype", "columns", "bytes",
                      "offset", "first..last operator");

@@ -492,6 +492,34 @@ static void test_matmuls_share_rows_that_a_launch_quantized(void **state) {
     check_rows(3, 1);
 }
 
+static void test_a_branch_reads_no_rows_that_the_other_one_quantized(void **state) {
+    (void)state;
+    for (uint32_t norm = 0; norm < 2; norm++) {
+        start_rows(norm);
+        add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, SUM);
+        add_op(RP_OP_LINEAR, RP_ROWS_TOKEN, ROWS, RP_NO_TENSOR, IN);
+        program.ops[1].branch = RP_BRANCH_MAIN;
+        program.ops[2].branch = program.ops[3].branch = RP_BRANCH_SIDE;
+        fuse(&quantized_table, false);
+        check_rows(1, norm ? 0 : RP_FUSED_NONE);
+        check_rows(2, norm ? 0 : RP_FUSED_NONE);
+        check_rows(3, norm ? 0 : 2);
+    }
+}
+
+static void test_operators_of_two_branches_are_not_fused(void **state) {
+    (void)state;
+    for (uint32_t branches = 0; branches < 2; branches++) {
+        start();
+        end_with_add(RP_ROWS_TOKEN);
+        if (branches) {
+            program.ops[0].branch = RP_BRANCH_MAIN;
+            program.ops[1].branch = RP_BRANCH_SIDE;
+        }
+        assert_int_equal(is_fused(branches ? "not of the same branch" : NULL), !branches);
+    }
+}
+
 static void test_quantized_rows_are_shared_until_others_replace_them(void **state) {
     (void)state;
     start_rows(true);
@@ -542,6 +570,8 @@ int main(void) {
         TEST(test_models_with_experts_have_memory_for_the_fused_sum),
         TEST(test_matmuls_of_the_same_rows_share_what_their_producer_quantized),
         TEST(test_matmuls_share_rows_that_a_launch_quantized),
+        TEST(test_a_branch_reads_no_rows_that_the_other_one_quantized),
+        TEST(test_operators_of_two_branches_are_not_fused),
         TEST(test_quantized_rows_are_shared_until_others_replace_them),
         TEST(test_an_operator_without_a_kernel_is_refused_by_name),
 #undef TEST

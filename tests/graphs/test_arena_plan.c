@@ -69,6 +69,38 @@ static void test_what_the_sum_of_experts_reads_is_not_overwritten_by_the_norm(vo
     }
 }
 
+/* in -> a -> b on one branch, in -> c -> d on the other, then b + d. */
+static void test_branches_that_run_together_share_no_bytes(void **state) {
+    (void)state;
+    for (uint32_t tokens = RP_BRANCH_TOKENS; tokens <= RP_BRANCH_TOKENS + 1; tokens++) {
+        const struct rp_bucket sized = {.tokens = tokens, .rows = 4, .logit_rows = 2};
+        size_t offsets[6], bytes, first, second;
+        int32_t ids[6];
+        rp_program_init(&program);
+        for (int i = 0; i < 6; i++)
+            ids[i] = tensor(64);
+        add_copy(RP_NO_TENSOR, ids[0]);
+        for (int i = 0; i < 4; i++) {
+            add_copy(i == 2 ? ids[0] : ids[i], ids[i + 1]);
+            program.ops[1 + i].branch = i < 2 ? RP_BRANCH_MAIN : RP_BRANCH_SIDE;
+            program.ops[1 + i].branch_tokens = RP_BRANCH_TOKENS;
+        }
+        add_copy(ids[4], ids[5]);
+        rp_op_add_input(&program.ops[5], rp_view_all(&program, ids[2]));
+        assert_int_equal(rp_arena_plan(&program, &sized, false, offsets, &bytes), RP_OK);
+        bool shares = false;
+        for (int a = 0; a < 5; a++)
+            for (int b = 0; b < a; b++) {
+                assert_true(rp_tensor_bytes(&program, &program.tensors[a], &sized, &first));
+                assert_true(rp_tensor_bytes(&program, &program.tensors[b], &sized, &second));
+                shares =
+                    shares || (offsets[a] < offsets[b] + second && offsets[b] < offsets[a] + first);
+            }
+        assert_int_equal(shares, tokens > RP_BRANCH_TOKENS);
+        rp_program_deinit(&program);
+    }
+}
+
 static void test_a_guarded_plan_shares_nothing_and_has_room_for_canaries(void **state) {
     (void)state;
     size_t offsets[3], bytes;
@@ -97,7 +129,7 @@ static void test_random_programs_never_overlap_what_lives_together(void **state)
             add_copy((int32_t)(random >> 8) % TENSORS, (int32_t)(random >> 16) % TENSORS);
         }
         assert_int_equal(rp_arena_plan(&program, &bucket, false, offsets, &bytes), RP_OK);
-        rp_program_lifetimes(&program, lives);
+        rp_program_lifetimes(&program, &bucket, lives);
         for (int a = 0; a < TENSORS; a++) {
             size_t a_bytes, b_bytes;
             assert_true(rp_tensor_bytes(&program, &program.tensors[a], &bucket, &a_bytes));
@@ -131,6 +163,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_what_two_neighbors_read_and_write_never_overlaps, teardown),
         cmocka_unit_test_teardown(test_what_the_sum_of_experts_reads_is_not_overwritten_by_the_norm,
                                   teardown),
+        cmocka_unit_test_teardown(test_branches_that_run_together_share_no_bytes, teardown),
         cmocka_unit_test_teardown(test_a_guarded_plan_shares_nothing_and_has_room_for_canaries,
                                   teardown),
         cmocka_unit_test_teardown(test_random_programs_never_overlap_what_lives_together, teardown),

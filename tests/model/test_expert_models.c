@@ -2,6 +2,7 @@
  * emitted as their configuration says, and what does not fit is refused by its name.
  * Method: checkpoints of one layer whose tensors differ from each other; each expert's tensors have
  * values of their own. */
+#include "backend/fuse.h"
 #include "base/bf16.h"
 #include "base/fp8.h"
 #include "base/log.h"
@@ -436,6 +437,51 @@ static void test_what_experts_cannot_be_is_refused_by_key(void **state) {
 
 /* --- the program ----------------------------------------------------------------------------- */
 
+/* [main, side) is one branch and [side, end) the other: neither touches what the other writes. */
+static void check_branches(const struct rp_program *program, uint32_t main, uint32_t side,
+                           uint32_t end) {
+    assert_int_equal(program->ops[main - 1].branch, RP_BRANCH_NONE);
+    assert_int_equal(program->ops[end].branch, RP_BRANCH_NONE);
+    for (uint32_t i = main; i < end; i++)
+        assert_int_equal(program->ops[i].branch, i < side ? RP_BRANCH_MAIN : RP_BRANCH_SIDE);
+    for (uint32_t a = main; a < side; a++)
+        for (uint32_t b = side; b < end; b++) {
+            const struct rp_op *x = &program->ops[a], *y = &program->ops[b];
+            assert_false(rp_views_overlap(&x->out, &y->out));
+            for (uint32_t i = 0; i < x->in_count; i++)
+                assert_false(rp_views_overlap(&x->in[i], &y->out));
+            for (uint32_t i = 0; i < y->in_count; i++)
+                assert_false(rp_views_overlap(&y->in[i], &x->out));
+        }
+}
+
+static void test_a_large_shared_expert_is_a_branch_for_one_token_alone(void **state) {
+    struct fixture *f = *state;
+    static const struct {
+        const char *inner;
+        uint32_t tokens;
+    } sizes[] = {{"20", RP_BRANCH_TOKENS}, {"80000", RP_BRANCH_TOKENS}, {"100000", 1}};
+    for (size_t i = 0; i < RP_ARRAY_COUNT(sizes); i++) {
+        char text[200];
+        uint32_t seen = 0;
+        snprintf(text, sizeof text,
+                 "\"architectures\":[\"Qwen2MoeForCausalLM\"],\"num_experts\":5,"
+                 "\"shared_expert_intermediate_size\":%s",
+                 sizes[i].inner);
+        must_read(f, text);
+        assert_int_equal(rp_model_describe(&f->config, RP_DTYPE_BF16, &f->model, &f->err), RP_OK);
+        assert_int_equal(rp_model_emit(&f->model, &f->program, &f->err), RP_OK);
+        for (uint32_t at = 0; at < f->program.op_count; at++)
+            if (f->program.ops[at].branch != RP_BRANCH_NONE) {
+                assert_int_equal(f->program.ops[at].branch_tokens, sizes[i].tokens);
+                seen++;
+            }
+        assert_true(seen > 0 && seen % 9 == 0);
+        rp_program_deinit(&f->program);
+        rp_model_deinit(&f->model);
+    }
+}
+
 static void test_a_layer_with_experts_has_their_operators_in_order(void **state) {
     struct fixture *f = *state;
     static const struct {
@@ -473,6 +519,7 @@ static void test_a_layer_with_experts_has_their_operators_in_order(void **state)
         rp_program_rows(&f->program, &bucket, f->program.tensors[gate_up->out.tensor].rows), 7 * 2);
     assert_int_equal(sum->in_count, 4);
     assert_true(sum->u.expert_sum.shared && sum->u.expert_sum.gated);
+    check_branches(&f->program, at + 1, at + 6, at + 10);
     uint64_t before = rp_program_fingerprint(&f->program);
     f->program.ops[at + 2].u.route.renormalize ^= true;
     assert_true(rp_program_fingerprint(&f->program) != before);
@@ -530,6 +577,7 @@ int main(void) {
         TEST(test_each_family_routes_by_its_own_rule),
         TEST(test_some_layers_may_be_dense),
         TEST(test_what_experts_cannot_be_is_refused_by_key),
+        TEST(test_a_large_shared_expert_is_a_branch_for_one_token_alone),
         TEST(test_a_layer_with_experts_has_their_operators_in_order),
         TEST(test_active_parameters_are_those_that_one_token_uses),
         TEST(test_a_random_model_has_drawn_all_weights_of_experts),
