@@ -74,6 +74,11 @@ struct rp_view rp_emit_tensor(struct rp_emit *e, const char *name, enum rp_dtype
     return tensor(e, name, RP_ROWS_TOKEN, dtype, cols);
 }
 
+struct rp_view rp_emit_tensor_of(struct rp_emit *e, const char *name, uint32_t rows,
+                                 enum rp_dtype dtype, uint32_t cols) {
+    return tensor(e, name, rows, dtype, cols);
+}
+
 struct rp_op rp_emit_op(const struct rp_emit *e, enum rp_op_kind kind, const char *name) {
     return op(e, kind, RP_ROWS_TOKEN, name);
 }
@@ -88,9 +93,8 @@ static void step_begin(struct rp_emit *e) {
     add(e, &begin);
 }
 
-/* The sum over the ranks, in place; nothing where there is no group. */
-static void allreduce(struct rp_emit *e, const char *name, struct rp_view x,
-                      enum rp_dtype payload) {
+void rp_emit_allreduce(struct rp_emit *e, const char *name, struct rp_view x,
+                       enum rp_dtype payload) {
     struct rp_op reduce = op(e, RP_OP_ALLREDUCE, RP_ROWS_TOKEN, name);
     if (e->model->ranks <= 1)
         return;
@@ -100,8 +104,7 @@ static void allreduce(struct rp_emit *e, const char *name, struct rp_view x,
     add(e, &reduce);
 }
 
-/* The distance between the ranks' vectors of a weight. */
-static uint32_t vector_step(const struct rp_emit *e, enum rp_weight_role role) {
+uint32_t rp_emit_vector_step(const struct rp_emit *e, enum rp_weight_role role) {
     const struct rp_weight *weight = rp_model_weight(e->model, role, e->layer);
     return weight ? weight->rank_length : 0;
 }
@@ -126,7 +129,7 @@ static struct rp_view embed(struct rp_emit *e) {
     add(e, &embed);
     /* One rank has the row, the others zeros: exact in bf16 where the weights are, unscaled. */
     bool bf16 = weight->dtype == RP_DTYPE_BF16 && embed.u.embed.scale == 1.0f;
-    allreduce(e, "embed.reduce", embed.out, bf16 ? RP_DTYPE_BF16 : RP_DTYPE_F32);
+    rp_emit_allreduce(e, "embed.reduce", embed.out, bf16 ? RP_DTYPE_BF16 : RP_DTYPE_F32);
     return embed.out;
 }
 
@@ -147,7 +150,7 @@ static void add_layer_norm(struct rp_emit *e, uint32_t rows, const char *name, s
         bias_role != role ? rp_model_weight(e->model, bias_role, e->layer) : NULL;
     rp_op_add_input(&norm, in);
     norm.vector = rp_model_vector(e->model, role, e->layer);
-    norm.vector_step = vector_step(e, role);
+    norm.vector_step = rp_emit_vector_step(e, role);
     norm.bias = bias ? bias->vector : NULL;
     norm.out = out;
     norm.u.layer_norm.eps = e->config->norm_eps;
@@ -272,7 +275,7 @@ static void group_norm(struct rp_emit *e, const char *name, struct rp_view x,
     rp_op_add_input(&norm, x);
     norm.out = x;
     norm.vector = rp_model_vector(e->model, role, e->layer);
-    norm.vector_step = vector_step(e, role);
+    norm.vector_step = rp_emit_vector_step(e, role);
     norm.u.group_norm.eps = e->config->norm_eps;
     norm.u.group_norm.cols = x.cols * e->model->ranks;
     add(e, &norm);
@@ -371,7 +374,7 @@ static struct rp_view attention(struct rp_emit *e, struct rp_view q) {
     attention.u.attention.sinks = config->attention_sinks;
     if (config->attention_sinks)
         attention.vector = rp_model_vector(e->model, RP_WEIGHT_SINKS, e->layer);
-    attention.vector_step = config->attention_sinks ? vector_step(e, RP_WEIGHT_SINKS) : 0;
+    attention.vector_step = config->attention_sinks ? rp_emit_vector_step(e, RP_WEIGHT_SINKS) : 0;
     add(e, &attention);
     return attention.out;
 }
@@ -439,112 +442,8 @@ struct rp_view rp_emit_attention(struct rp_emit *e, const struct rp_qkv *qkv) {
     if (e->config->output_gate)
         out = rp_emit_glu(e, "attn.gate", qkv->gate, out, RP_ACTIVATION_SIGMOID);
     struct rp_view o = rp_emit_linear(e, "attn.o", out, RP_WEIGHT_O);
-    allreduce(e, "attn.reduce", o, e->model->dtype);
+    rp_emit_allreduce(e, "attn.reduce", o, e->model->dtype);
     return o;
-}
-
-static struct rp_view expert_gemm(struct rp_emit *e, enum rp_op_kind kind, const char *name,
-                                  struct rp_view in, struct rp_view order, enum rp_weight_role role,
-                                  uint32_t cols) {
-    struct rp_experts experts = {e->config->experts.count, e->config->experts.used};
-    uint32_t rows = rp_program_add_domain(e->program, "choices", RP_ROWS_TOKEN, experts.used, 0);
-    struct rp_op gemm = op(e, kind, rows, name);
-    rp_op_add_input(&gemm, in);
-    rp_op_add_input(&gemm, order);
-    bool down = kind == RP_OP_EXPERT_DOWN;
-    enum rp_weight_role bias = down ? RP_WEIGHT_EXPERT_DOWN_BIAS : RP_WEIGHT_EXPERT_GATE_UP_BIAS;
-    gemm.weight = rp_model_matrix(e->model, role, e->layer);
-    gemm.out = tensor(e, name, rows, e->model->dtype, cols);
-    gemm.u.experts.experts = experts;
-    gemm.u.experts.fn = e->config->activation;
-    gemm.u.experts.bias = e->config->experts.linear_bias;
-    gemm.u.experts.first_rank_bias = gemm.u.experts.bias && down && e->model->ranks > 1;
-    if (gemm.u.experts.bias) {
-        gemm.vector = rp_model_vector(e->model, bias, e->layer);
-        gemm.vector_step = vector_step(e, bias);
-    }
-    add(e, &gemm);
-    return gemm.out;
-}
-
-/* The experts of each row, and their weights. */
-static struct rp_view route(struct rp_emit *e, struct rp_view in) {
-    const struct rp_model_experts *experts = &e->config->experts;
-    struct rp_op route = op(e, RP_OP_ROUTE, RP_ROWS_TOKEN, "moe.route");
-    rp_op_add_input(&route, rp_emit_linear(e, "moe.router", in, RP_WEIGHT_ROUTER));
-    route.out = tensor(e, "moe.route", RP_ROWS_TOKEN, RP_DTYPE_F32, 2 * experts->used);
-    route.vector = rp_model_vector(e->model, RP_WEIGHT_ROUTER_BIAS, e->layer);
-    route.u.route.experts = (struct rp_experts){experts->count, experts->used};
-    route.u.route.score = experts->score;
-    route.u.route.bias = experts->bias;
-    route.u.route.renormalize = experts->renormalize;
-    route.u.route.groups = experts->groups;
-    route.u.route.groups_used = experts->groups_used;
-    route.u.route.group_best = experts->group_best;
-    route.u.route.factor = experts->factor;
-    route.bias = rp_model_vector(e->model, RP_WEIGHT_ROUTER_SCALES, e->layer);
-    route.u.route.scaled = experts->parallel;
-    add(e, &route);
-    return route.out;
-}
-
-static struct rp_view expert_order(struct rp_emit *e, struct rp_view ids) {
-    struct rp_experts experts = {e->config->experts.count, e->config->experts.used};
-    uint32_t rows = rp_program_add_domain(e->program, "expert order", RP_ROWS_TOKEN, experts.used,
-                                          experts.count + 1);
-    struct rp_op order = op(e, RP_OP_EXPERT_ORDER, RP_ROWS_TOKEN, "moe.order");
-    rp_op_add_input(&order, ids);
-    order.out = tensor(e, "moe.order", rows, RP_DTYPE_I32, 1);
-    order.u.experts.experts = experts;
-    add(e, &order);
-    return order.out;
-}
-
-/* A shared expert larger than this would take bandwidth from the others, unless one token's few. */
-#define BESIDE_BYTES ((size_t)8 << 20)
-
-static uint32_t shared_branch_tokens(const struct rp_emit *e) {
-    size_t bytes = rp_matrix_bytes(rp_model_matrix(e->model, RP_WEIGHT_SHARED_GATE_UP, e->layer)) +
-                   rp_matrix_bytes(rp_model_matrix(e->model, RP_WEIGHT_SHARED_DOWN, e->layer));
-    return bytes <= BESIDE_BYTES ? RP_BRANCH_TOKENS : 1;
-}
-
-/* y = sum over the chosen experts of weight * (act(g) * u) Wdown^T, g, u = in Wgate_up^T, plus the
- * same of the shared expert (* sigmoid(in Wgate^T)), which is a branch of its own. */
-struct rp_view rp_emit_experts(struct rp_emit *e, struct rp_view router_in, struct rp_view in) {
-    const struct rp_model_experts *experts = &e->config->experts;
-    if (experts->shared) {
-        e->branch = RP_BRANCH_MAIN;
-        e->branch_tokens = shared_branch_tokens(e);
-    }
-    struct rp_view chosen = route(e, router_in);
-    struct rp_view order = expert_order(e, columns(chosen, experts->used, experts->used));
-    struct rp_view act =
-        expert_gemm(e, RP_OP_EXPERT_GATE_UP, "moe.gate_up", in, order, RP_WEIGHT_EXPERT_GATE_UP,
-                    rp_model_rank_expert_intermediate(e->model));
-    struct rp_view down = expert_gemm(e, RP_OP_EXPERT_DOWN, "moe.down", act, order,
-                                      RP_WEIGHT_EXPERT_DOWN, e->config->hidden);
-    e->branch = RP_BRANCH_NONE;
-    struct rp_op sum = op(e, RP_OP_EXPERT_SUM, RP_ROWS_TOKEN, "moe.sum");
-    rp_op_add_input(&sum, down);
-    rp_op_add_input(&sum, columns(chosen, 0, experts->used));
-    if (experts->shared) {
-        e->branch = RP_BRANCH_SIDE;
-        struct rp_view gate_up =
-            rp_emit_linear(e, "moe.shared_gate_up", in, RP_WEIGHT_SHARED_GATE_UP);
-        rp_op_add_input(&sum, rp_emit_linear(e, "moe.shared_down", rp_emit_activation(e, gate_up),
-                                             RP_WEIGHT_SHARED_DOWN));
-    }
-    if (experts->shared_gate)
-        rp_op_add_input(&sum, rp_emit_linear(e, "moe.shared_gate", in, RP_WEIGHT_SHARED_GATE));
-    e->branch = RP_BRANCH_NONE;
-    sum.out = tensor(e, "moe.sum", RP_ROWS_TOKEN, RP_DTYPE_F32, e->config->hidden);
-    sum.u.expert_sum.experts = (struct rp_experts){experts->count, experts->used};
-    sum.u.expert_sum.shared = experts->shared > 0;
-    sum.u.expert_sum.gated = experts->shared_gate;
-    add(e, &sum);
-    allreduce(e, "moe.reduce", sum.out, e->model->dtype);
-    return sum.out;
 }
 
 struct rp_view rp_emit_router_norm(struct rp_emit *e, struct rp_view x, float factor) {
@@ -580,7 +479,7 @@ struct rp_view rp_emit_dense_mlp(struct rp_emit *e, struct rp_view in) {
     struct rp_view gate_up = rp_emit_linear(e, "mlp.gate_up", in, RP_WEIGHT_GATE_UP);
     struct rp_view down =
         rp_emit_linear(e, "mlp.down", rp_emit_activation(e, gate_up), RP_WEIGHT_DOWN);
-    allreduce(e, "mlp.reduce", down, e->model->dtype);
+    rp_emit_allreduce(e, "mlp.reduce", down, e->model->dtype);
     return down;
 }
 

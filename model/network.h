@@ -28,11 +28,18 @@ struct rp_qkv {
 static inline struct rp_view rp_emit_columns(struct rp_view view, uint32_t col, uint32_t cols) {
     return (struct rp_view){view.tensor, view.col + col, cols};
 }
-/* A new tensor of token rows; an operator on token rows; and its end. */
+/* A new tensor of token rows, or of others; an operator on token rows; and its end. */
 struct rp_view rp_emit_tensor(struct rp_emit *e, const char *name, enum rp_dtype dtype,
                               uint32_t cols);
+struct rp_view rp_emit_tensor_of(struct rp_emit *e, const char *name, uint32_t rows,
+                                 enum rp_dtype dtype, uint32_t cols);
 struct rp_op rp_emit_op(const struct rp_emit *e, enum rp_op_kind kind, const char *name);
 void rp_emit_push(struct rp_emit *e, const struct rp_op *op);
+/* The sum over the ranks, in place; nothing where there is no group. */
+void rp_emit_allreduce(struct rp_emit *e, const char *name, struct rp_view x,
+                       enum rp_dtype payload);
+/* The distance between the ranks' vectors of a weight. */
+uint32_t rp_emit_vector_step(const struct rp_emit *e, enum rp_weight_role role);
 
 /* RMSNorm or LayerNorm, as the model has it, of whole rows into a new tensor of the model's dtype;
  * RMSNorm in place. */
@@ -77,7 +84,8 @@ struct rp_view rp_emit_glu(struct rp_emit *e, const char *name, struct rp_view g
  * experts' GEMMs and their weighted sum. */
 struct rp_view rp_emit_mlp(struct rp_emit *e, struct rp_view in);
 
-/* The parts of layers that have both an MLP and experts. The router reads `router_in`. */
+/* The parts of layers that have both an MLP and experts. The router reads `router_in`.
+ * rp_emit_experts: network_experts.c. */
 struct rp_view rp_emit_dense_mlp(struct rp_emit *e, struct rp_view in);
 struct rp_view rp_emit_experts(struct rp_emit *e, struct rp_view router_in, struct rp_view in);
 /* norm(x) * factor, in the model's dtype: what the router reads. */
