@@ -151,8 +151,8 @@ def pack_mxfp4(directory, model, random):
     tensors = safetensors.torch.load_file(path)
     for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
         count, columns, rows = tensors.pop(name).shape
-        blocks = torch.randint(0, 256, (count, rows, columns // 32, 16), dtype=torch.uint8, generator=random)
-        scales = torch.randint(119, 124, (count, rows, columns // 32), dtype=torch.uint8, generator=random)
+        blocks = torch.from_numpy(random.integers(0, 256, (count, rows, columns // 32, 16), np.uint8))
+        scales = torch.from_numpy(random.integers(119, 124, (count, rows, columns // 32), np.uint8))
         tensors.update({name + "_blocks": blocks, name + "_scales": scales})
         with torch.no_grad():
             model.get_parameter(name).copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
@@ -174,19 +174,23 @@ def make(directory, family, overrides, seed):
     config._attn_implementation = "eager"
     name = family.removesuffix("Text") + "ForCausalLM"
     model = getattr(transformers, name)(config).eval()
-    random = torch.Generator().manual_seed(seed)
+    random = np.random.default_rng(seed)  # the same weights with every version of torch
+
+    def normal(values):
+        return torch.from_numpy(random.standard_normal(tuple(values.shape), np.float32))
+
     with torch.no_grad():
         for key, values in sorted(model.named_parameters()):
             scale = 1.5 if key.endswith("sinks") else 0.1 if values.ndim == 1 else 0.15
-            values.copy_(torch.randn(values.shape, generator=random) * scale)
+            values.copy_(normal(values) * scale)
             offset = family.startswith(("Gemma3", "Qwen3_5", "Qwen3Next")) and "linear_attn.norm" not in key
             if ("norm" in key and key.endswith("weight") or "scale" in key) and not offset:
                 values.add_(1)
         for key, values in sorted(model.named_buffers()):
             if key.endswith("e_score_correction_bias"):
-                values.copy_(torch.randn(values.shape, generator=random) * 0.2)
+                values.copy_(normal(values) * 0.2)
             if key.endswith("layer_scalar"):
-                values.copy_(1 + torch.randn(values.shape, generator=random) * 0.2)
+                values.copy_(1 + normal(values) * 0.2)
     model.save_pretrained(directory)
     if published:  # the keys of the makers' files, where the package has per_layer_config
         path = os.path.join(directory, "config.json")
