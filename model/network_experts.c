@@ -60,7 +60,8 @@ static struct rp_view expert_order(struct rp_emit *e, struct rp_view ids) {
     return order.out;
 }
 
-/* A shared expert larger than this would take bandwidth from the others, unless one token's few. */
+/* A larger shared expert takes memory bandwidth from the routed ones: it runs beside them in steps
+ * of one token alone (bench/results/2026-11-27_h200_models.md). */
 #define BESIDE_BYTES ((size_t)8 << 20)
 
 static uint32_t shared_branch_tokens(const struct rp_emit *e) {
@@ -84,20 +85,23 @@ struct rp_view rp_emit_experts(struct rp_emit *e, struct rp_view router_in, stru
                     rp_model_rank_expert_intermediate(e->model));
     struct rp_view down = expert_gemm(e, RP_OP_EXPERT_DOWN, "moe.down", act, order,
                                       RP_WEIGHT_EXPERT_DOWN, e->config->hidden);
+    struct rp_view shared = {0}, gate = {0};
+    if (experts->shared) {
+        e->branch = RP_BRANCH_SIDE;
+        shared = rp_emit_linear(e, "moe.shared_gate_up", in, RP_WEIGHT_SHARED_GATE_UP);
+        shared = rp_emit_linear(e, "moe.shared_down", rp_emit_activation(e, shared),
+                                RP_WEIGHT_SHARED_DOWN);
+    }
+    if (experts->shared_gate)
+        gate = rp_emit_linear(e, "moe.shared_gate", in, RP_WEIGHT_SHARED_GATE);
     e->branch = RP_BRANCH_NONE;
     struct rp_op sum = rp_emit_op(e, RP_OP_EXPERT_SUM, "moe.sum");
     rp_op_add_input(&sum, down);
     rp_op_add_input(&sum, rp_emit_columns(chosen, 0, experts->used));
-    if (experts->shared) {
-        e->branch = RP_BRANCH_SIDE;
-        struct rp_view gate_up =
-            rp_emit_linear(e, "moe.shared_gate_up", in, RP_WEIGHT_SHARED_GATE_UP);
-        rp_op_add_input(&sum, rp_emit_linear(e, "moe.shared_down", rp_emit_activation(e, gate_up),
-                                             RP_WEIGHT_SHARED_DOWN));
-    }
+    if (experts->shared)
+        rp_op_add_input(&sum, shared);
     if (experts->shared_gate)
-        rp_op_add_input(&sum, rp_emit_linear(e, "moe.shared_gate", in, RP_WEIGHT_SHARED_GATE));
-    e->branch = RP_BRANCH_NONE;
+        rp_op_add_input(&sum, gate);
     sum.out = rp_emit_tensor(e, "moe.sum", RP_DTYPE_F32, e->config->hidden);
     sum.u.expert_sum.experts = (struct rp_experts){experts->count, experts->used};
     sum.u.expert_sum.shared = experts->shared > 0;

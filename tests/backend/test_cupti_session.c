@@ -297,6 +297,25 @@ static void test_neighbors_may_begin_in_either_order(void **state) {
     assert_int_equal(matches[4].kernel, 3);
 }
 
+/* Three layers of ten kernels; of each, 2 to 5 are one branch and 6 to 9 the other. */
+static void test_kernels_of_two_branches_may_take_turns(void **state) {
+    (void)state;
+    static const uint32_t replays[] = {FORWARD, FORWARD}, order[] = {0, 1, 2, 6, 3, 7, 4, 8, 5, 9};
+    uint32_t count;
+    int status;
+    open_session(0);
+    begin();
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t k = 0; k < 30; k++)
+            put(9, 100 + k / 10 * 10 + order[k % 10], 1000 + i * 1000 + k * 10,
+                1008 + i * 1000 + k * 10);
+    assert_int_equal(match(replays, 2, &count, &status), 0);
+    assert_int_equal(status, RP_OK);
+    for (uint32_t i = 0; i < count; i++)
+        assert_true(matches[i].replay == i / 30 &&
+                    matches[i].kernel == i % 30 / 10 * 10 + order[i % 10]);
+}
+
 static void test_where_records_are_missing_graphs_are_told_by_size(void **state) {
     (void)state;
     static const uint32_t replays[] = {FORWARD, SAMPLE, FORWARD, SAMPLE, FORWARD, SAMPLE};
@@ -377,6 +396,7 @@ int main(void) {
         TEST(test_no_memory_is_told_and_leaves_the_place_free),
         TEST(test_kernels_are_told_by_graph_and_order),
         TEST(test_neighbors_may_begin_in_either_order),
+        TEST(test_kernels_of_two_branches_may_take_turns),
         TEST(test_where_records_are_missing_graphs_are_told_by_size),
         TEST(test_what_is_in_doubt_is_left_out),
         TEST(test_nodes_out_of_order_are_refused),
