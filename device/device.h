@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define RP_BACKEND_ABI 13
+#define RP_BACKEND_ABI 14
 
 struct rp_graph; /* a captured list of launches with fixed arguments */
 struct rp_kv_layout;
@@ -127,7 +127,7 @@ struct rp_backend {
     void (*info)(struct rp_device *device, struct rp_device_info *out);
 
     /* 64-byte aligned, contents undefined; NULL when memory is out. Another thread may allocate
-     * host memory while matrices are prepared. */
+     * host memory while matrices are prepared or reserved. */
     void *(*alloc)(struct rp_device *device, size_t bytes, enum rp_memory_kind kind);
     /* Waits for the queued work first, as do matrix_release and graph_destroy: it may still use
      * the memory. */
@@ -154,7 +154,18 @@ struct rp_backend {
      * and the bits of rp_quantize_row. FORMAT: a row holds a NaN or an infinity. */
     int (*matrix_quantize)(struct rp_device *device, const struct rp_matrix *values, uint32_t col,
                            struct rp_matrix *matrix, struct rp_error *err);
-    /* NULL, or: frees what the two above keep for the next matrix. */
+    /* NULL, or with matrix_fill: graphs can be captured, and replayed, before the weights are read.
+     * Gives *matrix (row-major, not BLOCKS; data and scales NULL) the format and the memory that
+     * matrix_prepare would give it, with zeros in stream order; matrix_release frees it. */
+    int (*matrix_reserve)(struct rp_device *device, struct rp_matrix *matrix, struct rp_error *err);
+    /* Writes values (row-major, host memory, the caller's) to a reserved matrix once its zeros are
+     * there: of its own type, with its scales, or, where matrix_quantize is not NULL, values that
+     * it would quantize. Done when it returns. One thread may call it while another captures and
+     * launches graphs and allocates: it allocates nothing, and stays off the stream of launches. */
+    int (*matrix_fill)(struct rp_device *device, const struct rp_matrix *values,
+                       const struct rp_matrix *matrix, struct rp_error *err);
+    /* NULL, or: frees what the four above keep for the next matrix. After it, launches see all that
+     * was filled. */
     void (*matrices_end)(struct rp_device *device);
     /* matrix_prepare for a matrix of which only the shape is known: random values, uniform in
      * +-scale, the same for the same seed (benchmarks). Of 8 bits (with scales per channel): what

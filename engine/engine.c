@@ -12,21 +12,47 @@
 
 #include <string.h>
 
-/* The weights go to the device; on a GPU they are counted there. */
+/* The status, with the text of a GPU that is too small. */
+static int explain_weights(const struct rp_engine *engine, int status, struct rp_error *err) {
+    return status == RP_STATUS_NO_MEMORY && engine->layout.on_gpu
+               ? rp_gpu_plan_no_room(&engine->config, &engine->layout, engine->layout.page_count,
+                                     err)
+               : status;
+}
+
+/* The weights go to the device, or their memory is reserved and a thread begins to fill it; on a
+ * GPU they are counted there. cuBLASLt times its algorithms while graphs are captured, and stores
+ * the fastest: nothing else uses the GPU then. */
 static int prepare_weights(struct rp_engine *engine, struct rp_error *err) {
+    const struct rp_backend *backend = engine->backend;
+    bool reserves =
+        rp_weights_can_reserve(backend, engine->model) && !engine->config.device.fast_numerics;
     struct rp_device_memory before, after;
-    engine->backend->memory(engine->device, &before);
+    backend->memory(engine->device, &before);
     int status =
-        rp_weights_prepare(engine->backend, engine->device, engine->model, &engine->prepared,
-                           engine->config.progress, engine->config.progress_ctx, err);
-    if (status == RP_STATUS_NO_MEMORY && engine->layout.on_gpu)
-        return rp_gpu_plan_no_room(&engine->config, &engine->layout, engine->layout.page_count,
-                                   err);
+        reserves
+            ? rp_weights_reserve(backend, engine->device, engine->model, &engine->prepared, err)
+            : rp_weights_prepare(backend, engine->device, engine->model, &engine->prepared,
+                                 engine->config.progress, engine->config.progress_ctx, err);
     if (status != RP_OK)
-        return status;
-    engine->backend->memory(engine->device, &after);
+        return explain_weights(engine, status, err);
+    backend->memory(engine->device, &after);
     engine->weights_bytes = after.allocated_bytes - before.allocated_bytes;
+    if (reserves)
+        rp_weights_loader_begin(&engine->loader, backend, engine->device, engine->model);
     return RP_OK;
+}
+
+static int await_weights(struct rp_engine *engine, struct rp_error *err) {
+    int status = rp_weights_loader_end(&engine->loader, engine->config.progress,
+                                       engine->config.progress_ctx, err);
+    return explain_weights(engine, status, err);
+}
+
+/* After an error of another part; one of the weights that came before replaces it. */
+static int cancel_weights(struct rp_engine *engine, int status, struct rp_error *err) {
+    int loaded = rp_weights_loader_cancel(&engine->loader, err);
+    return loaded == RP_OK ? status : explain_weights(engine, loaded, err);
 }
 
 static int make_graphs(struct rp_engine *engine, const struct rp_program *program,
@@ -133,7 +159,9 @@ static void log_part(const char *part, uint64_t *since_ns) {
     *since_ns = now;
 }
 
-/* Everything on the device, in this order: what is left at the end is the KV pool. */
+/* Everything on the device, in this order: what is left at the end is the KV pool. Weights whose
+ * memory could be reserved are filled until "rest of the weights": graphs contain their addresses,
+ * and the first replays may run on zeros or half of the values. */
 static int make_all(struct rp_engine *engine, const struct rp_program *program,
                     struct rp_error *err) {
     static const struct {
@@ -143,6 +171,7 @@ static int make_all(struct rp_engine *engine, const struct rp_program *program,
                  {"slots, rings, swap pool", rp_engine_make_buffers},
                  {NULL, NULL}, /* graphs */
                  {"last replay", rp_engine_end_replays},
+                 {"rest of the weights", await_weights},
                  {"peaks", rp_engine_measure_peaks},
                  {"KV pool", rp_engine_map_pool},
                  {"scheduler", make_scheduler}};
@@ -156,7 +185,7 @@ static int make_all(struct rp_engine *engine, const struct rp_program *program,
         status = parts[i].make ? parts[i].make(engine, err) : make_graphs(engine, program, err);
         log_part(parts[i].make ? parts[i].name : "graphs", &since_ns);
     }
-    return status;
+    return status == RP_OK ? RP_OK : cancel_weights(engine, status, err);
 }
 
 /* config->plant_node: emits the embedding twice; it only reads the step and weights. */

@@ -110,6 +110,50 @@ int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *devic
     return status;
 }
 
+bool rp_weights_can_reserve(const struct rp_backend *backend, const struct rp_model *model) {
+    bool can = backend->matrix_reserve && model->source;
+    for (uint32_t i = 0; i < model->weights.count && can; i++)
+        can = model->weights.entries[i].matrix.dtype != RP_DTYPE_BLOCKS;
+    return can;
+}
+
+int rp_weights_reserve(const struct rp_backend *backend, struct rp_device *device,
+                       struct rp_model *model, uint32_t *prepared, struct rp_error *err) {
+    int status = RP_OK;
+    *prepared = 0;
+    for (uint32_t i = 0; i < model->weights.count && status == RP_OK; i++) {
+        struct rp_weight *weight = &model->weights.entries[i];
+        if (!rp_weight_is_matrix(weight))
+            continue;
+        status = backend->matrix_reserve(device, &weight->matrix, err);
+        *prepared += status == RP_OK;
+    }
+    if (status == RP_OK && backend->synchronize(device) != RP_OK)
+        status =
+            rp_error_set(err, RP_STATUS_DEVICE, "the weights' memory cannot be cleared: %.300s",
+                         backend->last_error(device));
+    return status;
+}
+
+static int fill_weight(void *ctx, struct rp_weight *weight, const struct rp_matrix *values,
+                       struct rp_error *err) {
+    struct rp_weights_fill *fill = ctx;
+    int status = fill->backend->matrix_fill(fill->device, values, &weight->matrix, err);
+    return status == RP_OK ? fill->filled(fill->ctx, ++fill->done, fill->total) : status;
+}
+
+int rp_weights_fill(struct rp_weights_fill *fill, struct rp_error *err) {
+    struct rp_weight_consumer consumer = {.fill = fill_weight,
+                                          .ctx = fill,
+                                          .window_bytes = RP_MODEL_STREAM_BYTES,
+                                          .quantize =
+                                              fill->backend->matrix_quantize ? fill_weight : NULL};
+    fill->done = fill->total = 0;
+    for (uint32_t i = 0; i < fill->model->weights.count; i++)
+        fill->total += rp_weight_is_matrix(&fill->model->weights.entries[i]);
+    return rp_model_stream(fill->model, &consumer, err);
+}
+
 void rp_weights_release(const struct rp_backend *backend, struct rp_device *device,
                         struct rp_model *model, uint32_t prepared) {
     if (prepared == 0 ||

@@ -443,6 +443,11 @@ struct rp_weight_consumer {
      * data yet. FORMAT: a value is not finite; the stream finds it and names its tensor. */
     int (*quantize)(void *ctx, struct rp_weight *weight, const struct rp_matrix *values,
                     struct rp_error *err);
+    /* NULL, or: takes the place of consume. values (of the model's type, with scales; not BLOCKS)
+     * is the stream's; the model's table is only read, here as where quantize is called, so that
+     * another thread may read matrices that have device memory already. */
+    int (*fill)(void *ctx, struct rp_weight *weight, const struct rp_matrix *values,
+                struct rp_error *err);
 };
 
 /* Reads all matrices of an opened model with up to eight threads while the caller consumes them.

@@ -34,7 +34,8 @@ struct stream {
     const struct rp_safetensors *files;
     struct rp_weight_consumer *consumer;
     /* per entry of the table: where the consumer quantizes it, the weight with a matrix of the
-     * file's values; matrix.rows 0: it is read as the table has it */
+     * file's values, and where it fills, with one like the table's; matrix.rows 0: it is read into
+     * the table's */
     struct rp_weight *late;
     struct slice *slices;
     uint32_t slice_count, slice_room;
@@ -87,6 +88,12 @@ static struct rp_weight *read_weight(const struct stream *stream, uint32_t index
     return late->matrix.rows ? late : &stream->model->weights.entries[index];
 }
 
+/* Whether the consumer quantizes the entry. */
+static bool is_late(const struct stream *stream, uint32_t index) {
+    const struct rp_matrix *values = &stream->late[index].matrix;
+    return values->rows && values->dtype != stream->model->weights.entries[index].matrix.dtype;
+}
+
 /* --- which weights the consumer quantizes ----------------------------------------------------- */
 
 /* A weight whose parts differ in type is read as f32, which has the values of both. */
@@ -116,6 +123,20 @@ static int list_late(struct stream *stream) {
             .rows = weight->matrix.rows, .cols = weight->matrix.cols, .dtype = RP_DTYPE_BLOCKS};
     }
     return rp_weight_parts(stream->model, choose_late, stream);
+}
+
+/* All others are read apart from the table, too. */
+static void list_fills(struct stream *stream) {
+    const struct rp_weights *weights = &stream->model->weights;
+    for (uint32_t i = 0; i < weights->count; i++) {
+        struct rp_weight *late = &stream->late[i];
+        if (late->matrix.rows || !rp_weight_is_matrix(&weights->entries[i]))
+            continue;
+        *late = weights->entries[i];
+        RP_ASSERT(late->matrix.dtype != RP_DTYPE_BLOCKS);
+        late->matrix.data = NULL;
+        late->matrix.scales = NULL;
+    }
 }
 
 static void free_late(struct stream *stream) {
@@ -171,6 +192,8 @@ static int list_slices(struct stream *stream) {
     int status = list_late(stream);
     if (status != RP_OK)
         return status;
+    if (stream->consumer->fill)
+        list_fills(stream);
     status = rp_weight_parts(stream->model, list_part, stream);
     RP_ASSERT(status == RP_OK);
     stream->slice_room = stream->slice_count;
@@ -295,7 +318,7 @@ static int check_late(const struct stream *stream, uint32_t end, struct rp_error
     int status = RP_OK;
     for (uint32_t i = 0; i < RP_MIN(end, stream->next_slice) && status == RP_OK; i++) {
         const struct slice *slice = &stream->slices[i];
-        if (stream->late[slice->index].matrix.data)
+        if (is_late(stream, slice->index) && stream->late[slice->index].matrix.data)
             status =
                 rp_weight_check_rows(stream->files, &slice->part, slice->row, slice->rows,
                                      &stream->model->weights.entries[slice->index].matrix, err);
@@ -341,7 +364,8 @@ static int consume_all(struct stream *stream, struct rp_error *err) {
         if (read == weight)
             status = consumer->consume(consumer->ctx, weight, err);
         else {
-            status = consumer->quantize(consumer->ctx, weight, &read->matrix, err);
+            status = (is_late(stream, i) ? consumer->quantize : consumer->fill)(
+                consumer->ctx, weight, &read->matrix, err);
             if (status == RP_OK)
                 rp_matrix_deinit(&read->matrix);
         }

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "device/read_cuda.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,9 @@ static inline void rp_cpu_pause(void) {
 #endif
 }
 
+/* Protects rp_device.error: several threads copy weights while another captures. */
+static pthread_mutex_t error_lock = PTHREAD_MUTEX_INITIALIZER;
+
 int rp_cuda_check(struct rp_device *device, cudaError_t error, const char *what) {
     if (RP_LIKELY(error == cudaSuccess))
         return RP_OK;
@@ -25,11 +29,13 @@ int rp_cuda_check(struct rp_device *device, cudaError_t error, const char *what)
         (void)cudaGetLastError(); /* not sticky */
         return RP_STATUS_NO_MEMORY;
     }
+    pthread_mutex_lock(&error_lock);
     if (!atomic_load(&device->failed)) {
         snprintf(device->error, sizeof device->error, "CUDA error %d (%s: %s) in %s", (int)error,
                  cudaGetErrorName(error), cudaGetErrorString(error), what);
         atomic_store(&device->failed, true);
     }
+    pthread_mutex_unlock(&error_lock);
     return RP_STATUS_DEVICE;
 }
 
@@ -459,6 +465,7 @@ __attribute__((visibility("default"))) const struct rp_backend *rp_backend_cuda_
         .synchronize = cuda_synchronize, .reserve = rp_cuda_reserve, .commit = rp_cuda_commit,
         .release = rp_cuda_release, .granule = cuda_granule, .memory = rp_cuda_memory,
         .matrix_prepare = rp_cuda_matrix_prepare, .matrix_quantize = rp_cuda_matrix_quantize,
+        .matrix_reserve = rp_cuda_matrix_reserve, .matrix_fill = rp_cuda_matrix_fill,
         .matrices_end = rp_cuda_upload_end, .matrix_random = rp_cuda_matrix_random,
         .matrix_release = rp_cuda_matrix_release, .runs = rp_cuda_runs, .capture = cuda_capture,
         .graph_destroy = cuda_graph_destroy, .graph_launch_count = cuda_launch_count,

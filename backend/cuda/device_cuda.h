@@ -1,5 +1,5 @@
 /* device_cuda.h - what the files of the CUDA backend share: the device and its captured graphs.
- * Thread: the engine's. */
+ * Thread: the engine's; at the start another one is in matrix_fill, in upload_cuda.c. */
 #ifndef RP_BACKEND_DEVICE_CUDA_H
 #define RP_BACKEND_DEVICE_CUDA_H
 
@@ -130,7 +130,7 @@ static inline void rp_cuda_select(const struct rp_device *device) {
     (void)cudaSetDevice(device->ordinal);
 }
 
-/* RP_OK, RP_STATUS_NO_MEMORY or RP_STATUS_DEVICE; keeps the text of the first error. */
+/* RP_OK, RP_STATUS_NO_MEMORY or RP_STATUS_DEVICE; keeps the text of the first error. Any thread. */
 int rp_cuda_check(struct rp_device *device, cudaError_t error, const char *what);
 #define RP_CUDA_TRY(device, call) rp_cuda_check((device), (call), #call)
 
@@ -162,6 +162,10 @@ void rp_cuda_matrix_release(struct rp_device *device, struct rp_matrix *matrix);
 
 int rp_cuda_matrix_quantize(struct rp_device *device, const struct rp_matrix *values, uint32_t col,
                             struct rp_matrix *matrix, struct rp_error *err);
+int rp_cuda_matrix_reserve(struct rp_device *device, struct rp_matrix *matrix,
+                           struct rp_error *err);
+int rp_cuda_matrix_fill(struct rp_device *device, const struct rp_matrix *values,
+                        const struct rp_matrix *matrix, struct rp_error *err);
 
 /* --- host_memory_cuda.c: pinned, mapped, at one address for both. NULL: memory is out */
 void *rp_cuda_host_alloc(struct rp_device *device, size_t bytes);
@@ -174,12 +178,17 @@ int rp_cuda_blocks_random(struct rp_device *device, struct rp_matrix *matrix, ui
                           float scale, struct rp_error *err);
 
 /* --- upload_cuda.c */
-/* Copies pageable host memory to the GPU; done when it returns. RP_OK or RP_STATUS_DEVICE. Keeps
- * 32 MiB of pinned memory for the next call, until rp_cuda_upload_end. */
+/* Allocates what the two below keep until rp_cuda_upload_end: 32 MiB of pinned memory; with rows
+ * also 16 MiB of device memory, which allocated_bytes does not count. From then on they allocate
+ * nothing and stay off the device's stream, so that another thread may capture on it. RP_OK,
+ * RP_STATUS_NO_MEMORY or RP_STATUS_DEVICE. */
+int rp_cuda_upload_begin(struct rp_device *device, bool rows);
+/* Copies pageable host memory to the GPU; done when it returns. RP_OK or RP_STATUS_DEVICE. A large
+ * copy begins the upload by itself. */
 int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t bytes);
 /* `count` rows from `from`, of up to 4 MiB each, which the GPU quantizes; done when it returns.
- * *out_bad: a row holds a NaN or an infinity. RP_OK, RP_STATUS_DEVICE or NO_MEMORY. Keeps 16 MiB of
- * device memory, too. */
+ * *out_bad: a row holds a NaN or an infinity. RP_OK, RP_STATUS_DEVICE or NO_MEMORY. Begins the
+ * upload by itself. */
 int rp_cuda_upload_rows(struct rp_device *device, const struct rp_cuda_weight_rows *rows,
                         const void *from, uint32_t count, bool *out_bad);
 /* A small copy; done when it returns. */

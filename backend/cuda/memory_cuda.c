@@ -315,41 +315,86 @@ int rp_cuda_matrix_prepare(struct rp_device *device, struct rp_matrix *matrix,
     return RP_OK;
 }
 
+/* To a matrix with data and scales on the GPU. */
+static int quantize_rows(struct rp_device *device, const struct rp_matrix *values, uint32_t col,
+                         const struct rp_matrix *matrix, struct rp_error *err) {
+    bool is_bad = false;
+    RP_ASSERT(matrix->scale_kind == RP_SCALE_CHANNEL && matrix->rows == values->rows &&
+              values->cols <= RP_INT8_COLS_MAX && col + matrix->cols <= values->cols);
+    const struct rp_cuda_weight_rows rows = {.from = values->dtype,
+                                             .to = matrix->dtype,
+                                             .wide = values->cols,
+                                             .col = col,
+                                             .cols = matrix->cols,
+                                             .quantized = matrix->data,
+                                             .scales = (float *)(uintptr_t)matrix->scales};
+    int status = rp_cuda_upload_rows(device, &rows, values->data, values->rows, &is_bad);
+    if (status == RP_STATUS_NO_MEMORY)
+        return rp_error_set(err, status, "cuda: no memory to quantize weights in");
+    if (status != RP_OK)
+        return rp_error_set(err, status, "%s", device->error);
+    return is_bad ? rp_error_set(err, RP_STATUS_FORMAT, "cuda: a weight is not finite") : RP_OK;
+}
+
 int rp_cuda_matrix_quantize(struct rp_device *device, const struct rp_matrix *values, uint32_t col,
                             struct rp_matrix *matrix, struct rp_error *err) {
-    void *data;
-    bool is_bad = false;
-    RP_ASSERT(matrix->scale_kind == RP_SCALE_CHANNEL && !matrix->data &&
-              matrix->rows == values->rows && values->cols <= RP_INT8_COLS_MAX &&
-              col + matrix->cols <= values->cols);
-    int status = rp_cuda_matrix_block(device, matrix, &data, err);
+    struct rp_matrix made = *matrix;
+    RP_ASSERT(!matrix->data);
+    int status = rp_cuda_matrix_block(device, matrix, &made.data, err);
     if (status != RP_OK)
         return status;
-    struct rp_cuda_weight_rows rows = {.from = values->dtype,
-                                       .to = matrix->dtype,
-                                       .wide = values->cols,
-                                       .col = col,
-                                       .cols = matrix->cols,
-                                       .quantized = data,
-                                       .scales = scales_block(device, matrix->rows, err)};
-    status = RP_STATUS_NO_MEMORY;
-    if (rows.scales) {
-        status = rp_cuda_upload_rows(device, &rows, values->data, values->rows, &is_bad);
-        if (status == RP_STATUS_NO_MEMORY)
-            (void)rp_error_set(err, status, "cuda: no memory to quantize weights in");
-        else if (status != RP_OK)
-            (void)rp_error_set(err, status, "%s", device->error);
-        else if (is_bad)
-            status = rp_error_set(err, RP_STATUS_FORMAT, "cuda: a weight is not finite");
-    }
-    if (status != RP_OK) {
-        rp_cuda_free(device, data, RP_MEMORY_DEVICE);
-        rp_cuda_free(device, rows.scales, RP_MEMORY_DEVICE);
+    made.scales = scales_block(device, matrix->rows, err);
+    status = made.scales ? quantize_rows(device, values, col, &made, err) : RP_STATUS_NO_MEMORY;
+    if (status == RP_OK)
+        *matrix = made;
+    else
+        rp_cuda_matrix_release(device, &made);
+    return status;
+}
+
+static int clear(struct rp_device *device, const void *data, size_t bytes, struct rp_error *err) {
+    int status =
+        RP_CUDA_TRY(device, cudaMemsetAsync((void *)(uintptr_t)data, 0, bytes, device->stream));
+    return status == RP_OK ? RP_OK : rp_error_set(err, status, "%s", device->error);
+}
+
+int rp_cuda_matrix_reserve(struct rp_device *device, struct rp_matrix *matrix,
+                           struct rp_error *err) {
+    struct rp_matrix made = *matrix;
+    bool is_8_bits = rp_dtype_bytes(matrix->dtype) == 1;
+    RP_ASSERT(matrix->layout == RP_LAYOUT_ROW_MAJOR && matrix->dtype != RP_DTYPE_BLOCKS &&
+              matrix->scale_kind != RP_SCALE_TENSOR && !matrix->data && !matrix->scales);
+    int status = is_8_bits ? check_8_bits(matrix, err) : RP_OK;
+    if (status != RP_OK)
         return status;
+    status = rp_cuda_upload_begin(device, is_8_bits);
+    if (status != RP_OK)
+        return rp_error_set(err, status, "cuda: no memory to copy weights with");
+    status = rp_cuda_matrix_block(device, matrix, &made.data, err);
+    if (status == RP_OK)
+        status = clear(device, made.data, rp_matrix_bytes(&made), err);
+    if (status == RP_OK && is_8_bits) {
+        size_t count = rp_matrix_scale_count(matrix);
+        made.scales = scales_block(device, count, err);
+        status = made.scales ? clear(device, made.scales, count * sizeof(float), err)
+                             : RP_STATUS_NO_MEMORY;
     }
-    matrix->data = data;
-    matrix->scales = rows.scales;
-    return RP_OK;
+    if (status == RP_OK)
+        *matrix = made;
+    else
+        rp_cuda_matrix_release(device, &made);
+    return status;
+}
+
+int rp_cuda_matrix_fill(struct rp_device *device, const struct rp_matrix *values,
+                        const struct rp_matrix *matrix, struct rp_error *err) {
+    if (values->dtype != matrix->dtype)
+        return quantize_rows(device, values, 0, matrix, err);
+    int status = rp_cuda_upload(device, matrix->data, values->data, rp_matrix_bytes(matrix));
+    if (status == RP_OK && matrix->scales)
+        status = rp_cuda_upload(device, (void *)(uintptr_t)matrix->scales, values->scales,
+                                rp_matrix_scale_count(matrix) * sizeof(float));
+    return status == RP_OK ? RP_OK : rp_error_set(err, status, "%s", device->error);
 }
 
 int rp_cuda_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,

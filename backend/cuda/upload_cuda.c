@@ -62,7 +62,8 @@ void rp_cuda_upload_end(struct rp_device *device) {
             if (lane->sent[piece])
                 (void)cudaEventDestroy(lane->sent[piece]);
         }
-        rp_cuda_free(device, lane->staging, RP_MEMORY_DEVICE);
+        if (lane->staging)
+            (void)cudaFree(lane->staging);
         if (lane->stream)
             (void)cudaStreamDestroy(lane->stream);
     }
@@ -161,20 +162,29 @@ int rp_cuda_copy_in(struct rp_device *device, void *to, const void *from, size_t
 
 int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t bytes) {
     /* Without pinned memory the plain copy does. */
-    if (bytes < SMALL_BYTES || (!device->upload && open_upload(device) != cudaSuccess)) {
+    if (!device->upload && (bytes < SMALL_BYTES || open_upload(device) != cudaSuccess)) {
         (void)cudaGetLastError();
         return rp_cuda_copy_in(device, to, from, bytes);
     }
     bool bad;
     return run_jobs(
-        device, device->upload->lanes, THREADS,
+        device, device->upload->lanes, bytes < SMALL_BYTES ? 1 : THREADS,
         (struct job){.to = to, .from = from, .bytes = bytes, .piece_bytes = PIECE_BYTES}, &bad);
 }
 
-static bool open_staging(struct rp_device *device, struct lane *lane) {
-    if (!lane->staging)
-        lane->staging = rp_cuda_alloc(device, PIECE_BYTES + FLAG_BYTES, RP_MEMORY_DEVICE);
-    return lane->staging != NULL;
+/* Not one of the device's allocations, whose list belongs to the thread that captures. */
+static int open_staging(struct rp_device *device, struct lane *lane) {
+    return lane->staging
+               ? RP_OK
+               : RP_CUDA_TRY(device, cudaMalloc((void **)&lane->staging, PIECE_BYTES + FLAG_BYTES));
+}
+
+int rp_cuda_upload_begin(struct rp_device *device, bool rows) {
+    rp_cuda_select(device);
+    int status = device->upload ? RP_OK : RP_CUDA_TRY(device, open_upload(device));
+    for (size_t i = 0; i < THREADS && rows && status == RP_OK; i++)
+        status = open_staging(device, &device->upload->lanes[i]);
+    return status;
 }
 
 int rp_cuda_upload_rows(struct rp_device *device, const struct rp_cuda_weight_rows *rows,
@@ -190,10 +200,12 @@ int rp_cuda_upload_rows(struct rp_device *device, const struct rp_cuda_weight_ro
     struct lane *lanes = is_pinned ? device->upload->lanes : &plain;
     size_t threads = is_pinned && job.bytes >= SMALL_BYTES ? THREADS : 1;
     (void)cudaGetLastError();
-    for (size_t i = 0; i < threads; i++)
-        if (!open_staging(device, &lanes[i]))
-            return RP_STATUS_NO_MEMORY;
-    int status = run_jobs(device, lanes, threads, job, out_bad);
-    rp_cuda_free(device, plain.staging, RP_MEMORY_DEVICE);
+    int status = RP_OK;
+    for (size_t i = 0; i < threads && status == RP_OK; i++)
+        status = open_staging(device, &lanes[i]);
+    if (status == RP_OK)
+        status = run_jobs(device, lanes, threads, job, out_bad);
+    if (plain.staging)
+        (void)cudaFree(plain.staging);
     return status;
 }

@@ -26,6 +26,12 @@ struct fake_graph {
     bool launched;
 };
 
+/* What matrices_end writes to the GPU, or to scales, which stay with the host. */
+struct fill {
+    void *to, *from; /* from: owned */
+    size_t bytes;
+};
+
 struct fake {
     struct rp_device *cpu;
     struct fake_backend_config config;
@@ -34,7 +40,9 @@ struct fake {
     struct block blocks[BLOCKS];
     uint32_t block_count;
     struct fake_graph graphs[GRAPHS];
-    uint32_t graph_count;
+    uint32_t graph_count, capture_count;
+    struct fill fills[2 * BLOCKS];
+    uint32_t fill_count, filled;
     uint64_t allocated, unseen, count;
     uint64_t exchange_bytes; /* of allocated: in a group, two blocks */
 };
@@ -239,15 +247,16 @@ static int fake_matrix_prepare(struct rp_device *device, struct rp_matrix *matri
     return status == RP_OK ? upload(fake, matrix, err) : status;
 }
 
-/* By the host's rule, row by row, then as a matrix that the host quantized. */
-static int fake_matrix_quantize(struct rp_device *device, const struct rp_matrix *values,
-                                uint32_t col, struct rp_matrix *matrix, struct rp_error *err) {
+/* By the host's rule, row by row: *made is a matrix that the host quantized. */
+static int quantize_host(const struct rp_matrix *values, uint32_t col,
+                         const struct rp_matrix *matrix, struct rp_matrix *made,
+                         struct rp_error *err) {
     size_t cols = matrix->cols, wide = values->cols;
     float *scales = rp_alloc_aligned(matrix->rows * sizeof *scales, RP_CACHE_LINE);
     unsigned char *data = rp_alloc_aligned(matrix->rows * cols, RP_CACHE_LINE);
     float *row = rp_alloc(wide * sizeof *row);
     unsigned char *quantized = rp_alloc(wide);
-    RP_ASSERT(scales && data && row && quantized && !matrix->data);
+    RP_ASSERT(scales && data && row && quantized);
     bool is_finite = true;
     for (uint32_t r = 0; r < matrix->rows; r++) {
         for (size_t i = 0; i < wide; i++)
@@ -258,17 +267,90 @@ static int fake_matrix_quantize(struct rp_device *device, const struct rp_matrix
     }
     rp_free(row);
     rp_free(quantized);
+    made->data = data;
+    made->scales = scales;
+    return is_finite ? RP_OK : rp_error_set(err, RP_STATUS_FORMAT, "fake: a weight is not finite");
+}
+
+static int fake_matrix_quantize(struct rp_device *device, const struct rp_matrix *values,
+                                uint32_t col, struct rp_matrix *matrix, struct rp_error *err) {
     struct rp_matrix made = *matrix;
-    made.data = data;
-    made.scales = scales;
-    int status = is_finite ? fake_matrix_prepare(device, &made, err)
-                           : rp_error_set(err, RP_STATUS_FORMAT, "fake: a weight is not finite");
+    RP_ASSERT(!matrix->data);
+    int status = quantize_host(values, col, matrix, &made, err);
+    if (status == RP_OK)
+        status = fake_matrix_prepare(device, &made, err);
     if (status == RP_OK)
         *matrix = made;
     else
         rp_matrix_deinit(&made);
     fake_backend_quantized += status == RP_OK;
     return status;
+}
+
+static void *new_host(size_t bytes, const void *from) {
+    void *data = rp_alloc_aligned(RP_MAX(bytes, (size_t)1), RP_CACHE_LINE);
+    RP_ASSERT(data);
+    return from ? memcpy(data, from, bytes) : memset(data, 0, bytes);
+}
+
+static int fake_matrix_reserve(struct rp_device *device, struct rp_matrix *matrix,
+                               struct rp_error *err) {
+    struct rp_matrix made = *matrix;
+    size_t scales = rp_matrix_scale_count(matrix) * sizeof(float);
+    RP_ASSERT(!matrix->data && !matrix->scales && matrix->dtype != RP_DTYPE_BLOCKS);
+    made.data = new_host(rp_matrix_bytes(matrix), NULL);
+    made.scales = scales ? new_host(scales, NULL) : NULL;
+    int status = fake_matrix_prepare(device, &made, err);
+    if (status == RP_OK)
+        *matrix = made;
+    else
+        rp_matrix_deinit(&made);
+    return status;
+}
+
+static void keep_fill(struct fake *fake, const void *to, const void *from, size_t bytes) {
+    RP_ASSERT_CMP(fake->fill_count, <, 2 * BLOCKS);
+    fake->fills[fake->fill_count++] =
+        (struct fill){(void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes};
+}
+
+static int fake_matrix_fill(struct rp_device *device, const struct rp_matrix *values,
+                            const struct rp_matrix *matrix, struct rp_error *err) {
+    struct fake *fake = fake_of(device);
+    struct rp_matrix made = *matrix;
+    size_t scales = rp_matrix_scale_count(matrix) * sizeof(float);
+    uint32_t count = ++fake->filled;
+    int status = fake->config.on_fill ? fake->config.on_fill(count) : RP_OK;
+    if (status != RP_OK)
+        return rp_error_set(err, status, "fake: matrix %u cannot be filled", count);
+    made.layout = RP_LAYOUT_ROW_MAJOR;
+    if (values->dtype != matrix->dtype) {
+        status = quantize_host(values, 0, matrix, &made, err);
+        fake_backend_quantized += status == RP_OK;
+    } else {
+        made.data = new_host(rp_matrix_bytes(values), values->data);
+        made.scales = scales ? new_host(scales, values->scales) : NULL;
+    }
+    if (status == RP_OK)
+        status = rp_backend_cpu()->matrix_prepare(fake->cpu, &made, err);
+    if (status != RP_OK) {
+        rp_matrix_deinit(&made);
+        return status;
+    }
+    RP_ASSERT_CMP(rp_matrix_bytes(&made), ==, rp_matrix_bytes(matrix));
+    keep_fill(fake, seen_at(fake, matrix->data), made.data, rp_matrix_bytes(&made));
+    if (scales)
+        keep_fill(fake, matrix->scales, made.scales, scales);
+    return RP_OK;
+}
+
+static void fake_matrices_end(struct rp_device *device) {
+    struct fake *fake = fake_of(device);
+    for (; fake->fill_count > 0; fake->fill_count--) {
+        struct fill *fill = &fake->fills[fake->fill_count - 1];
+        memcpy(fill->to, fill->from, fill->bytes);
+        rp_free_aligned(fill->from);
+    }
 }
 
 static int fake_matrix_random(struct rp_device *device, struct rp_matrix *matrix, uint64_t seed,
@@ -309,6 +391,10 @@ static int fake_capture(struct rp_device *device, const struct rp_program *progr
                         const struct rp_bindings *bindings, const struct rp_lower_options *options,
                         bool eager, struct rp_graph **out, struct rp_error *err) {
     struct fake *fake = fake_of(device);
+    int (*hook)(uint32_t count) = fake->config.on_capture;
+    int hooked = hook ? hook(++fake->capture_count) : RP_OK;
+    if (hooked != RP_OK)
+        return rp_error_set(err, hooked, "fake: graph %u cannot be captured", fake->capture_count);
     if (bucket->tokens == fake_backend_config.failing_tokens ||
         free_bytes(fake) < fake->config.capture_bytes || fake->graph_count == GRAPHS)
         return rp_error_set(err, RP_STATUS_NO_MEMORY, "fake: no memory for a graph");
@@ -436,6 +522,9 @@ const struct rp_backend *fake_backend(void) {
     backend.memory = fake_memory;
     backend.matrix_prepare = fake_matrix_prepare;
     backend.matrix_quantize = fake_backend_config.host_quantizes ? NULL : fake_matrix_quantize;
+    backend.matrix_reserve = fake_backend_config.reserves ? fake_matrix_reserve : NULL;
+    backend.matrix_fill = fake_backend_config.reserves ? fake_matrix_fill : NULL;
+    backend.matrices_end = fake_matrices_end;
     backend.matrix_random = fake_matrix_random;
     backend.matrix_release = fake_matrix_release;
     backend.capture = fake_capture;

@@ -5,6 +5,7 @@
  * - Only the committed part of a reserved range exists. Fresh memory is NaN.
  * - The GPU has a size; contexts, captures and first replays use part of it, which only the memory
  *   call reports.
+ * - Reserved matrices are zeros until matrices_end, the latest time at which a GPU may have them.
  * - Faults are the CPU backend's (inject_fault); captures can be made to fail.
  *
  * One device at a time, or the ranks of one group. Threads as in the CPU backend. */
@@ -22,6 +23,10 @@ struct fake_backend_config {
     uint32_t failing_tokens;     /* captures of buckets of this many tokens fail; 0: none */
     bool decode_differs;
     bool host_quantizes; /* the backend cannot quantize weights; read by fake_backend() */
+    bool reserves;       /* it has matrix_reserve; read by fake_backend() */
+    /* NULL, or: called before matrix number `count` (1, 2, ..) is filled, or a graph captured, by
+     * the thread that does it; a status other than RP_OK makes it fail. */
+    int (*on_fill)(uint32_t count), (*on_capture)(uint32_t count);
 };
 
 /* Read when a device is opened, failing_tokens at each capture. */
