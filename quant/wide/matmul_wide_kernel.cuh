@@ -167,6 +167,11 @@ __device__ __forceinline__ void copy_all(const rp_matmul_wide_args &args, ring r
             ring_next<Shape>(r);
         }
     }
+    /* The block stays until the other block has arrived at its barriers for the last time. */
+    for (int i = 0; i < Shape::STAGES && Shape::CLUSTER > 1; i++) {
+        rp_barrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
+        ring_next<Shape>(r);
+    }
 }
 
 __device__ __forceinline__ void store_scale(uint32_t at, float scale) {
@@ -463,7 +468,6 @@ __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         multiply_all<Shape, GATED, BF16>(args, r, area, stamp);
     }
-    meet_cluster<Shape>();
 #else
     (void)args;
     __trap(); /* never planned */

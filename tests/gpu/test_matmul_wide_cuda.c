@@ -89,6 +89,22 @@ static void many_tiles_in_a_row_give_the_same_bits(void **state) {
     }
 }
 
+/* A block that frees a stage arrives at its peer's barrier, which must still be there. */
+static void blocks_of_a_cluster_end_after_their_peers_arrivals(void **state) {
+    (void)state;
+    for (int live = 0; live < 2; live++) {
+        struct matmul_case p =
+            case_of(&(struct shape){1792, live ? 300 : 0, 8192, 512, ROUNDED, false, 0, 0});
+        struct matmul_data d = matmul_make(&p);
+        float *want = run_reference(&p, &d);
+        struct matmul_how how = {
+            .wide = true, .wide_cols = 256, .times = rp_gpu_is_tiny() ? 2 : 5000};
+        matmul_same(&p, &d, want, matmul_run(&p, &d, how), "many launches with few live rows");
+        free(want);
+        matmul_free(&d);
+    }
+}
+
 static void a_row_does_not_depend_on_its_company(void **state) {
     (void)state;
     struct matmul_case p = {.max_rows = 1000,
@@ -127,4 +143,5 @@ static void a_row_does_not_depend_on_its_company(void **state) {
 
 MATMUL_TEST_MAIN(cmocka_unit_test(every_tile_gives_the_bits_of_the_general_kernel),
                  cmocka_unit_test(many_tiles_in_a_row_give_the_same_bits),
+                 cmocka_unit_test(blocks_of_a_cluster_end_after_their_peers_arrivals),
                  cmocka_unit_test(a_row_does_not_depend_on_its_company))
