@@ -19,7 +19,7 @@
 struct lane {
     cudaStream_t stream;
     cudaEvent_t sent[PIECES];
-    unsigned char *pieces[PIECES]; /* pinned; NULL: pageable memory is sent as it is */
+    unsigned char *pieces[PIECES]; /* pinned; NULL: there was none, memory is sent as it is */
     unsigned char *staging;        /* device memory for a piece; NULL: nothing was quantized yet */
 };
 
@@ -44,8 +44,11 @@ static cudaError_t open_lane(struct lane *lane) {
     cudaError_t error = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
     for (int i = 0; i < PIECES && error == cudaSuccess; i++) {
         error = cudaEventCreateWithFlags(&lane->sent[i], cudaEventDisableTiming);
-        if (error == cudaSuccess)
-            error = cudaHostAlloc((void **)&lane->pieces[i], PIECE_BYTES, cudaHostAllocPortable);
+        if (cudaHostAlloc((void **)&lane->pieces[i], PIECE_BYTES, cudaHostAllocPortable) !=
+            cudaSuccess) {
+            (void)cudaGetLastError(); /* slower without */
+            lane->pieces[i] = NULL;
+        }
     }
     return error;
 }
@@ -125,16 +128,16 @@ static void *send_pieces(void *arg) {
     return NULL;
 }
 
-/* The job in `threads` parts, on as many lanes; the calling thread does the first one. */
-static int run_jobs(struct rp_device *device, struct lane *lanes, size_t threads, struct job job,
-                    bool *out_bad) {
+/* The job in parts, on as many lanes; the calling thread does the first one. */
+static int run_job(struct rp_device *device, struct job job, bool *out_bad) {
+    size_t threads = job.bytes < SMALL_BYTES ? 1 : THREADS;
     struct job jobs[THREADS];
     bool started[THREADS] = {false};
     job.ordinal = device->ordinal;
     job.step = threads;
     for (size_t i = 0; i < threads; i++) {
         jobs[i] = job;
-        jobs[i].lane = &lanes[i];
+        jobs[i].lane = &device->upload->lanes[i];
         jobs[i].first = i;
         started[i] = i > 0 && pthread_create(&jobs[i].thread, NULL, send_pieces, &jobs[i]) == 0;
     }
@@ -160,18 +163,6 @@ int rp_cuda_copy_in(struct rp_device *device, void *to, const void *from, size_t
     return status == RP_OK ? RP_CUDA_TRY(device, cudaStreamSynchronize(device->stream)) : status;
 }
 
-int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t bytes) {
-    /* Without pinned memory the plain copy does. */
-    if (!device->upload && (bytes < SMALL_BYTES || open_upload(device) != cudaSuccess)) {
-        (void)cudaGetLastError();
-        return rp_cuda_copy_in(device, to, from, bytes);
-    }
-    bool bad;
-    return run_jobs(
-        device, device->upload->lanes, bytes < SMALL_BYTES ? 1 : THREADS,
-        (struct job){.to = to, .from = from, .bytes = bytes, .piece_bytes = PIECE_BYTES}, &bad);
-}
-
 /* Not one of the device's allocations, whose list belongs to the thread that captures. */
 static int open_staging(struct rp_device *device, struct lane *lane) {
     return lane->staging
@@ -187,25 +178,29 @@ int rp_cuda_upload_begin(struct rp_device *device, bool rows) {
     return status;
 }
 
+int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t bytes) {
+    bool bad;
+    if (!device->upload && bytes < SMALL_BYTES)
+        return rp_cuda_copy_in(device, to, from, bytes);
+    int status = rp_cuda_upload_begin(device, false);
+    if (status != RP_OK)
+        return status;
+    return run_job(device,
+                   (struct job){.to = to, .from = from, .bytes = bytes, .piece_bytes = PIECE_BYTES},
+                   &bad);
+}
+
 int rp_cuda_upload_rows(struct rp_device *device, const struct rp_cuda_weight_rows *rows,
                         const void *from, uint32_t count, bool *out_bad) {
-    struct lane plain = {.stream = device->stream}; /* without pinned memory, as a plain copy */
     size_t row_bytes = (size_t)rows->wide * rp_dtype_bytes(rows->from);
     RP_ASSERT(row_bytes > 0 && row_bytes <= PIECE_BYTES);
-    struct job job = {.from = from,
-                      .bytes = count * row_bytes,
-                      .piece_bytes = PIECE_BYTES / row_bytes * row_bytes,
-                      .rows = rows};
-    bool is_pinned = device->upload || open_upload(device) == cudaSuccess;
-    struct lane *lanes = is_pinned ? device->upload->lanes : &plain;
-    size_t threads = is_pinned && job.bytes >= SMALL_BYTES ? THREADS : 1;
-    (void)cudaGetLastError();
-    int status = RP_OK;
-    for (size_t i = 0; i < threads && status == RP_OK; i++)
-        status = open_staging(device, &lanes[i]);
-    if (status == RP_OK)
-        status = run_jobs(device, lanes, threads, job, out_bad);
-    if (plain.staging)
-        (void)cudaFree(plain.staging);
-    return status;
+    int status = rp_cuda_upload_begin(device, true);
+    if (status != RP_OK)
+        return status;
+    return run_job(device,
+                   (struct job){.from = from,
+                                .bytes = count * row_bytes,
+                                .piece_bytes = PIECE_BYTES / row_bytes * row_bytes,
+                                .rows = rows},
+                   out_bad);
 }
