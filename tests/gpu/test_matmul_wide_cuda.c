@@ -89,8 +89,8 @@ static void many_tiles_in_a_row_give_the_same_bits(void **state) {
     }
 }
 
-/* A block that frees a stage arrives at its peer's barrier, which must still be there. */
-static void blocks_of_a_cluster_end_after_their_peers_arrivals(void **state) {
+/* Blocks without a tile end at once, and must not leave their peers' barriers behind. */
+static void many_launches_with_few_live_rows_give_the_same_bits(void **state) {
     (void)state;
     for (int live = 0; live < 2; live++) {
         struct matmul_case p =
@@ -143,5 +143,5 @@ static void a_row_does_not_depend_on_its_company(void **state) {
 
 MATMUL_TEST_MAIN(cmocka_unit_test(every_tile_gives_the_bits_of_the_general_kernel),
                  cmocka_unit_test(many_tiles_in_a_row_give_the_same_bits),
-                 cmocka_unit_test(blocks_of_a_cluster_end_after_their_peers_arrivals),
+                 cmocka_unit_test(many_launches_with_few_live_rows_give_the_same_bits),
                  cmocka_unit_test(a_row_does_not_depend_on_its_company))
