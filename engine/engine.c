@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* The status, with the text of a GPU that is too small. */
+/* The status; when a GPU is out of memory, *err says what would fit. */
 static int explain_weights(const struct rp_engine *engine, int status, struct rp_error *err) {
     return status == RP_STATUS_NO_MEMORY && engine->layout.on_gpu
                ? rp_gpu_plan_no_room(&engine->config, &engine->layout, engine->layout.page_count,
@@ -20,9 +20,9 @@ static int explain_weights(const struct rp_engine *engine, int status, struct rp
                : status;
 }
 
-/* The weights go to the device, or their memory is reserved and a thread begins to fill it; on a
- * GPU they are counted there. cuBLASLt times its algorithms while graphs are captured, and stores
- * the fastest: nothing else uses the GPU then. */
+/* Copies the weights to the device, or reserves their memory and starts a thread that fills it.
+ * With fast numerics cuBLASLt times its algorithms during capture, and copies would disturb it. On
+ * a GPU the weights are counted by what the device allocated. */
 static int prepare_weights(struct rp_engine *engine, struct rp_error *err) {
     const struct rp_backend *backend = engine->backend;
     bool reserves =
@@ -49,7 +49,8 @@ static int await_weights(struct rp_engine *engine, struct rp_error *err) {
     return explain_weights(engine, status, err);
 }
 
-/* After an error of another part; one of the weights that came before replaces it. */
+/* Stops the loader after another part failed with `status`. If reading the weights has failed, that
+ * error is returned instead: it came first, or explains the other. */
 static int cancel_weights(struct rp_engine *engine, int status, struct rp_error *err) {
     int loaded = rp_weights_loader_cancel(&engine->loader, err);
     return loaded == RP_OK ? status : explain_weights(engine, loaded, err);
@@ -159,9 +160,9 @@ static void log_part(const char *part, uint64_t *since_ns) {
     *since_ns = now;
 }
 
-/* Everything on the device, in this order: what is left at the end is the KV pool. Weights whose
- * memory could be reserved are filled until "rest of the weights": graphs contain their addresses,
- * and the first replays may run on zeros or half of the values. */
+/* Everything on the device, in this order: what is left at the end is the KV pool. Reserved weights
+ * are complete after "rest of the weights"; the first replays before it may read zeros or a part of
+ * the values, and their results are not used. */
 static int make_all(struct rp_engine *engine, const struct rp_program *program,
                     struct rp_error *err) {
     static const struct {

@@ -51,7 +51,7 @@ struct rp_engine {
     unsigned char *state, *rings, *host_pages;
     pthread_t host_pages_thread; /* while makes_host_pages: it writes host_pages */
     bool makes_host_pages;
-    struct rp_weights_loader loader;       /* at the start: while graphs are captured */
+    struct rp_weights_loader loader;       /* while graphs are captured */
     struct rp_device_memory memory_opened; /* when the device was opened */
     uint64_t weights_bytes;                /* on a GPU: that the weights were given */
     uint32_t prepared;                     /* matrices that were given to the device */

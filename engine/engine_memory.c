@@ -171,8 +171,8 @@ int rp_engine_map_pool(struct rp_engine *engine, struct rp_error *err) {
             return rp_engine_device_error(engine, "the KV pool cannot be mapped", err);
         engine->kv_committed = bytes;
     }
-    /* Whatever lay there before may read as NaN. The padding page, too: the first replays may have
-     * written to it before the weights were there. */
+    /* Whatever lay there before may read as NaN. The first replays wrote to the padding page, maybe
+     * before all weights were there. */
     if (backend->fill(engine->device, layout->kv.base, 0, engine->kv_committed) != RP_OK ||
         backend->synchronize(engine->device) != RP_OK)
         return rp_engine_device_error(engine, "the KV pool cannot be filled", err);

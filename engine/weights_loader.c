@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-/* Between two matrices. */
+/* The loader's thread, after each matrix. */
 static int note_filled(void *ctx, uint32_t done, uint32_t total) {
     struct rp_weights_loader *loader = ctx;
     (void)total;

@@ -6,7 +6,7 @@
  *
  * Where the sizes are known before anything is read, the device memory of all matrices is reserved
  * first, and filled while another thread captures graphs, which need the addresses alone.
- * Thread: the engine's, but for rp_weights_fill. */
+ * Thread: the engine's, except for rp_weights_fill. */
 #ifndef RP_ENGINE_WEIGHTS_ON_DEVICE_H
 #define RP_ENGINE_WEIGHTS_ON_DEVICE_H
 
@@ -25,23 +25,23 @@ int rp_weights_prepare(const struct rp_backend *backend, struct rp_device *devic
 /* Whether reserve and fill can take the place of prepare: matrices come from a file, none is of
  * BLOCKS (their parts and orders of columns are known once they are read), and the backend can. */
 bool rp_weights_can_reserve(const struct rp_backend *backend, const struct rp_model *model);
-/* Gives every matrix its device memory, with zeros, and waits for those. *prepared counts the
- * matrices, also when it fails, for release. */
+/* Allocates zeroed device memory for every matrix; done when it returns. *prepared counts the
+ * matrices that have theirs, also on failure, for rp_weights_release. */
 int rp_weights_reserve(const struct rp_backend *backend, struct rp_device *device,
                        struct rp_model *model, uint32_t *prepared,
                        struct rp_error *err) RP_MUST_USE;
 
-/* The rest, beside the thread that reserved: it may capture and launch graphs meanwhile, and has to
- * call rp_backend.matrices_end afterwards. */
+/* Fills the reserved matrices. Any one thread; the engine's may capture and launch graphs meanwhile,
+ * and calls rp_backend.matrices_end afterwards. */
 struct rp_weights_fill {
     const struct rp_backend *backend;
     struct rp_device *device;
     struct rp_model *model;
-    /* Called by the thread that fills: matrices filled of `total`. Another status than RP_OK ends
-     * it. */
+    /* Called by the filling thread after each matrix: `done` of `total` are filled. A status other
+     * than RP_OK ends the fill and is returned. */
     int (*filled)(void *ctx, uint32_t done, uint32_t total);
     void *ctx;
-    uint32_t done, total; /* of rp_weights_fill alone */
+    uint32_t done, total; /* set by rp_weights_fill */
 };
 int rp_weights_fill(struct rp_weights_fill *fill, struct rp_error *err) RP_MUST_USE;
 /* Frees the first `prepared` matrices on a device with separate memory, and removes them from the

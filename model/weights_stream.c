@@ -125,7 +125,7 @@ static int list_late(struct stream *stream) {
     return rp_weight_parts(stream->model, choose_late, stream);
 }
 
-/* All others are read apart from the table, too. */
+/* A consumer that fills: matrices that it does not quantize are read apart from the table, too. */
 static void list_fills(struct stream *stream) {
     const struct rp_weights *weights = &stream->model->weights;
     for (uint32_t i = 0; i < weights->count; i++) {

@@ -167,7 +167,8 @@ __device__ __forceinline__ void copy_all(const rp_matmul_wide_args &args, ring r
             ring_next<Shape>(r);
         }
     }
-    /* The block stays until the other block has arrived at its barriers for the last time. */
+    /* A block must not end before the last arrival of the other one at its barriers: that would be
+     * an access to shared memory of no block. The last copies of both have come then, too. */
     for (int i = 0; i < Shape::STAGES && Shape::CLUSTER > 1; i++) {
         rp_barrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
         ring_next<Shape>(r);
