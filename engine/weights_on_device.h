@@ -31,8 +31,8 @@ int rp_weights_reserve(const struct rp_backend *backend, struct rp_device *devic
                        struct rp_model *model, uint32_t *prepared,
                        struct rp_error *err) RP_MUST_USE;
 
-/* Fills the reserved matrices. Any one thread; the engine's may capture and launch graphs meanwhile,
- * and calls rp_backend.matrices_end afterwards. */
+/* Fills the reserved matrices. Any thread; the engine's may capture and launch graphs meanwhile,
+ * and then calls matrices_end. */
 struct rp_weights_fill {
     const struct rp_backend *backend;
     struct rp_device *device;
