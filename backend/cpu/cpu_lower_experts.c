@@ -2,28 +2,12 @@
 #include "backend/cpu/cpu_lower_internal.h"
 #include "quant/matmul_experts.h"
 
-static const struct rp_op *op_of(const struct rp_cpu_lowering *low,
-                                 const struct rp_fused_op *fused) {
-    return &low->program->ops[fused->ops[0]];
-}
-
-static struct rp_values values_of(const struct rp_cpu_lowering *low, const struct rp_view *view) {
-    return rp_lowering_values(low->program, low->bindings, view);
-}
-
-static void *new_args(struct rp_cpu_lowering *low, size_t bytes) {
-    void *args = rp_arena_alloc(&low->graph->memory, bytes);
-    if (!args)
-        (void)rp_error_set(low->err, RP_STATUS_NO_MEMORY, "lowering: out of memory");
-    return args;
-}
-
 int rp_cpu_emit_expert_order(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                              struct rp_cpu_launch *launch) {
-    const struct rp_op *op = op_of(low, fused);
+    const struct rp_op *op = op_of(low, fused, 0);
     struct rp_expert_order_args *args = new_args(low, sizeof *args);
     if (!args)
-        return RP_STATUS_NO_MEMORY;
+        return out_of_memory(low);
     *args = (struct rp_expert_order_args){
         .step = low->bindings->step,
         .ids = values_of(low, &op->in[0]),
@@ -42,13 +26,13 @@ static void run_gemm(const void *args, const struct rp_cpu_worker *worker) {
 
 int rp_cpu_emit_expert_gemm(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                             struct rp_cpu_launch *launch) {
-    const struct rp_op *op = op_of(low, fused);
+    const struct rp_op *op = op_of(low, fused, 0);
     struct rp_values in = values_of(low, &op->in[0]), out = values_of(low, &op->out);
     bool down = op->kind == RP_OP_EXPERT_DOWN;
     int status = rp_lowering_check_input(low->program, op, low->err);
     struct rp_expert_matmul_args *args = status == RP_OK ? new_args(low, sizeof *args) : NULL;
     if (!args)
-        return status == RP_OK ? RP_STATUS_NO_MEMORY : status;
+        return status == RP_OK ? out_of_memory(low) : status;
     *args = (struct rp_expert_matmul_args){.gemm = {.weight = op->weight,
                                                     .bias = op->vector,
                                                     .in = in.data,
@@ -76,25 +60,23 @@ struct sum_launch {
     struct rp_expert_sum_args args;
 };
 
-/* Workers share the columns of a row, too: shares are runs of (row, column). */
-static void run_sum(const void *args_void, const struct rp_cpu_worker *worker) {
-    const struct sum_launch *launch = args_void;
-    size_t cols = launch->cols, begin, end;
-    rp_cpu_share(worker, rp_live_rows(&launch->step, RP_ROWS_TOKEN) * cols, 32, &begin, &end);
-    while (begin < end) {
-        size_t row = begin / cols, first = begin % cols, last = RP_MIN(cols, first + (end - begin));
-        rp_expert_sum_cols(&launch->args, (uint32_t)row, (uint32_t)first, (uint32_t)last);
-        begin += last - first;
-    }
+static void sum_cols(const void *args, uint32_t row, uint32_t first, uint32_t last) {
+    rp_expert_sum_cols(args, row, first, last);
+}
+
+static void run_sum(const void *args, const struct rp_cpu_worker *worker) {
+    const struct sum_launch *launch = args;
+    rp_cpu_share_cols(worker, rp_live_rows(&launch->step, RP_ROWS_TOKEN), launch->cols, sum_cols,
+                      &launch->args);
 }
 
 int rp_cpu_emit_expert_sum(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                            struct rp_cpu_launch *launch) {
-    const struct rp_op *op = op_of(low, fused);
+    const struct rp_op *op = op_of(low, fused, 0);
     bool shared = op->u.expert_sum.shared, gated = op->u.expert_sum.gated;
     struct sum_launch *args = new_args(low, sizeof *args);
     if (!args)
-        return RP_STATUS_NO_MEMORY;
+        return out_of_memory(low);
     *args = (struct sum_launch){.step = low->bindings->step,
                                 .cols = op->out.cols,
                                 .args = {.in = values_of(low, &op->in[0]),

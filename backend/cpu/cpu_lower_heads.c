@@ -14,15 +14,15 @@ static void run_heads(const void *args, const struct rp_cpu_worker *worker) {
 
 int rp_cpu_emit_head_linear(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                             struct rp_cpu_launch *launch) {
-    const struct rp_op *op = &low->program->ops[fused->ops[0]];
-    struct rp_values in = rp_lowering_values(low->program, low->bindings, &op->in[0]);
-    struct rp_values out = rp_lowering_values(low->program, low->bindings, &op->out);
+    const struct rp_op *op = op_of(low, fused, 0);
+    struct rp_values in = values_of(low, &op->in[0]);
+    struct rp_values out = values_of(low, &op->out);
     int status = rp_lowering_check_input(low->program, op, low->err);
     if (status != RP_OK)
         return status;
-    struct head_launch *args = rp_arena_alloc(&low->graph->memory, sizeof *args);
+    struct head_launch *args = new_args(low, sizeof *args);
     if (!args)
-        return rp_error_set(low->err, RP_STATUS_NO_MEMORY, "lowering: out of memory");
+        return out_of_memory(low);
     *args =
         (struct head_launch){.step = low->bindings->step,
                              .args = {.gemm = {.weight = op->weight,
@@ -38,7 +38,7 @@ int rp_cpu_emit_head_linear(struct rp_cpu_lowering *low, const struct rp_fused_o
                                       .copied = op->u.head_linear.copied,
                                       .copied_step = op->u.head_linear.copied_step}};
     if (op->u.head_linear.copied) {
-        struct rp_values copy = rp_lowering_values(low->program, low->bindings, &op->in[1]);
+        struct rp_values copy = values_of(low, &op->in[1]);
         args->args.copy = copy.data;
         args->args.copy_stride = copy.stride;
     }

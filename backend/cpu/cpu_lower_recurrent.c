@@ -2,28 +2,12 @@
 #include "backend/cpu/cpu_lower_internal.h"
 #include "device/recurrent.h"
 
-static struct rp_values values_of(const struct rp_cpu_lowering *low, const struct rp_view *view) {
-    return rp_lowering_values(low->program, low->bindings, view);
-}
-
-static const struct rp_op *op_of(const struct rp_cpu_lowering *low,
-                                 const struct rp_fused_op *fused) {
-    return &low->program->ops[fused->ops[0]];
-}
-
-static void *new_args(struct rp_cpu_lowering *low, size_t bytes) {
-    void *args = rp_arena_alloc(&low->graph->memory, bytes);
-    if (!args)
-        (void)rp_error_set(low->err, RP_STATUS_NO_MEMORY, "lowering: out of memory");
-    return args;
-}
-
 int rp_cpu_emit_conv(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                      struct rp_cpu_launch *launch) {
-    const struct rp_op *op = op_of(low, fused);
+    const struct rp_op *op = op_of(low, fused, 0);
     struct rp_conv_args *args = new_args(low, sizeof *args);
     if (!args)
-        return RP_STATUS_NO_MEMORY;
+        return out_of_memory(low);
     *args = (struct rp_conv_args){.step = low->bindings->step,
                                   .in = values_of(low, &op->in[0]),
                                   .out = values_of(low, &op->out),
@@ -41,10 +25,10 @@ int rp_cpu_emit_conv(struct rp_cpu_lowering *low, const struct rp_fused_op *fuse
 
 int rp_cpu_emit_gated_delta(struct rp_cpu_lowering *low, const struct rp_fused_op *fused,
                             struct rp_cpu_launch *launch) {
-    const struct rp_op *op = op_of(low, fused);
+    const struct rp_op *op = op_of(low, fused, 0);
     struct rp_gated_delta_args *args = new_args(low, sizeof *args);
     if (!args)
-        return RP_STATUS_NO_MEMORY;
+        return out_of_memory(low);
     *args = (struct rp_gated_delta_args){.step = low->bindings->step,
                                          .qkv = values_of(low, &op->in[0]),
                                          .ba = values_of(low, &op->in[1]),
