@@ -38,13 +38,11 @@ struct fixture {
 
 static int setup(void **state) {
     static struct fixture fixture;
-    memset(&fixture, 0, sizeof fixture);
-    rp_test_dir_create(&fixture.dir);
     rp_log_set_level(RP_LOG_ERROR);
+    rp_test_fixture_create(state, &fixture, sizeof fixture, &fixture.dir);
     fixture.dtype = "F32";
     fixture.hidden = HIDDEN;
     fixture.inner = INNER;
-    *state = &fixture;
     return 0;
 }
 

@@ -3,46 +3,8 @@
  * prompt gives the same bits wherever it is cut into chunks, past windows too. Logits are compared
  * with numpy's in families_oracle.py, with transformers' in transformers_oracle.py.
  * Method: configurations alone; a random model with every part that the family has. */
-#include "base/log.h"
-#include "tests/support/driver.h"
+#include "tests/model/prompt_fixture.h"
 #include "tests/support/family_configs.h"
-#include "tests/support/model_files.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-enum { VOCAB = 96, PROMPT = 45 };
-
-struct fixture {
-    struct rp_test_dir dir;
-    struct rp_model model;
-    struct rp_driver driver;
-    struct rp_model_config config;
-    struct rp_error err;
-};
-
-static int setup(void **state) {
-    static struct fixture fixture;
-    memset(&fixture, 0, sizeof fixture);
-    rp_test_dir_create(&fixture.dir);
-    rp_log_set_level(RP_LOG_ERROR);
-    *state = &fixture;
-    return 0;
-}
-
-static int teardown(void **state) {
-    struct fixture *f = *state;
-    rp_driver_close(&f->driver);
-    rp_model_deinit(&f->model);
-    rp_test_dir_remove(&f->dir);
-    return 0;
-}
 
 #define ROPE                                                                                       \
     ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"proportional\","                    \
@@ -164,30 +126,6 @@ static void test_what_cannot_be_computed_is_refused_by_key(void **state) {
     }
 }
 
-/* Logits of the prompt's last token, fed as [0, cut) and the rest. */
-static void feed(struct fixture *f, uint32_t cut, float *logits) {
-    static const struct rp_bucket bucket = {PROMPT, 1, 1, false};
-    struct rp_driver_config config = {.slots = 1,
-                                      .pages_per_slot = 16,
-                                      .page_tokens = 4,
-                                      .threads = 2,
-                                      .buckets = &bucket,
-                                      .bucket_count = 1,
-                                      .kv_dtype = RP_DTYPE_BF16};
-    int32_t prompt[PROMPT];
-    for (int32_t i = 0; i < PROMPT; i++)
-        prompt[i] = i * 37 % VOCAB;
-    rp_driver_close(&f->driver);
-    rp_driver_open(&f->driver, &f->model, &config);
-    if (cut > 0) {
-        rp_driver_row(&f->driver, 0, prompt, cut, false);
-        rp_driver_run(&f->driver, NULL);
-    }
-    rp_driver_row(&f->driver, 0, prompt + cut, PROMPT - cut, true);
-    rp_driver_run(&f->driver, NULL);
-    memcpy(logits, rp_driver_logits(&f->driver, 0), VOCAB * sizeof *logits);
-}
-
 static void make_model(struct fixture *f) {
     f->config = (struct rp_model_config){.family = RP_FAMILY_GEMMA4,
                                          .hidden = 64,
@@ -206,13 +144,8 @@ static void make_model(struct fixture *f) {
 
 static void test_a_prompt_cut_anywhere_gives_the_same_bits(void **state) {
     struct fixture *f = *state;
-    float at_once[VOCAB], in_two[VOCAB];
     make_model(f);
-    feed(f, 0, at_once);
-    for (uint32_t cut = 1; cut < PROMPT; cut++) {
-        feed(f, cut, in_two);
-        assert_memory_equal(in_two, at_once, sizeof at_once);
-    }
+    assert_cuts_keep_the_bits(f);
 }
 
 /* Layer 1's K and V, and its factor, reach the logits through the layers that share them. */

@@ -4,48 +4,12 @@
  * transformers' in transformers_oracle.py.
  * Method: checkpoints of one layer; values are decoded here from the formula of E2M1. */
 #include "base/bf16.h"
-#include "base/log.h"
 #include "base/memory.h"
 #include "quant/matmul.h"
-#include "tests/support/driver.h"
-#include "tests/support/model_files.h"
+#include "tests/model/prompt_fixture.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-enum { HIDDEN = 64, INNER = 32, EXPERTS = 3, HEADS = 4, DIM = 8, VOCAB = 96, PROMPT = 45 };
-
-struct fixture {
-    struct rp_test_dir dir;
-    struct rp_model model;
-    struct rp_driver driver;
-    struct rp_model_config config;
-    struct rp_error err;
-};
-
-static int setup(void **state) {
-    static struct fixture fixture;
-    memset(&fixture, 0, sizeof fixture);
-    rp_test_dir_create(&fixture.dir);
-    rp_log_set_level(RP_LOG_ERROR);
-    *state = &fixture;
-    return 0;
-}
-
-static int teardown(void **state) {
-    struct fixture *f = *state;
-    rp_driver_close(&f->driver);
-    rp_model_deinit(&f->model);
-    rp_test_dir_remove(&f->dir);
-    return 0;
-}
+enum { HIDDEN = 64, INNER = 32, EXPERTS = 3, HEADS = 4, DIM = 8 };
 
 /* --- files ----------------------------------------------------------------------------------- */
 
@@ -374,39 +338,10 @@ static void make_model(struct fixture *f) {
         }
 }
 
-/* Logits of the prompt's last token, fed as [0, cut) and the rest. */
-static void feed(struct fixture *f, uint32_t cut, float *logits) {
-    static const struct rp_bucket bucket = {PROMPT, 1, 1, false};
-    struct rp_driver_config config = {.slots = 1,
-                                      .pages_per_slot = 16,
-                                      .page_tokens = 4,
-                                      .threads = 2,
-                                      .buckets = &bucket,
-                                      .bucket_count = 1,
-                                      .kv_dtype = RP_DTYPE_BF16};
-    int32_t prompt[PROMPT];
-    for (int32_t i = 0; i < PROMPT; i++)
-        prompt[i] = i * 37 % VOCAB;
-    rp_driver_close(&f->driver);
-    rp_driver_open(&f->driver, &f->model, &config);
-    if (cut > 0) {
-        rp_driver_row(&f->driver, 0, prompt, cut, false);
-        rp_driver_run(&f->driver, NULL);
-    }
-    rp_driver_row(&f->driver, 0, prompt + cut, PROMPT - cut, true);
-    rp_driver_run(&f->driver, NULL);
-    memcpy(logits, rp_driver_logits(&f->driver, 0), VOCAB * sizeof *logits);
-}
-
 static void test_a_prompt_cut_anywhere_gives_the_same_bits(void **state) {
     struct fixture *f = *state;
-    float at_once[VOCAB], in_two[VOCAB];
     make_model(f);
-    feed(f, 0, at_once);
-    for (uint32_t cut = 1; cut < PROMPT; cut++) {
-        feed(f, cut, in_two);
-        assert_memory_equal(in_two, at_once, sizeof at_once);
-    }
+    assert_cuts_keep_the_bits(f);
 }
 
 /* What a network without one of these would compute differs by far more than rounding. */

@@ -2,11 +2,11 @@
  * promised, and a checkpoint that does not match its configuration is refused with file and tensor.
  * Method: a checkpoint of one layer in which each tensor has distinct values. */
 #include "base/bf16.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/model.h"
-#include "quant/matmul.h"
+#include "quant/matrix.h"
+#include "tests/support/dump_weights.h"
 #include "tests/support/model_files.h"
 
 #include <math.h>
@@ -15,7 +15,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -31,11 +30,8 @@ struct fixture {
 
 static int setup(void **state) {
     static struct fixture fixture;
-    memset(&fixture, 0, sizeof fixture);
-    rp_test_dir_create(&fixture.dir);
     rp_log_set_level(RP_LOG_ERROR);
-    *state = &fixture;
-    return 0;
+    return rp_test_fixture_create(state, &fixture, sizeof fixture, &fixture.dir);
 }
 
 static int teardown(void **state) {
@@ -482,102 +478,11 @@ static void test_a_described_model_has_shapes_and_bytes_but_no_memory(void **sta
     assert_int_equal(rp_model_weight_bytes(&f->model), 8030261248u * 2 + 266240u * 2);
 }
 
-/* --dump DIR OUT DTYPE writes the loaded weights for external tests: per matrix or vector a line
- * "name rows cols f32\n", then the values as f32. */
-static void dump_matrix(FILE *out, const char *name, const struct rp_matrix *matrix) {
-    fprintf(out, "%s %u %u\n", name, matrix->rows, matrix->cols);
-    float *row = rp_alloc(matrix->cols * sizeof *row);
-    for (uint32_t r = 0; r < matrix->rows; r++) {
-        rp_matrix_row_f32(matrix, r, row);
-        fwrite(row, sizeof *row, matrix->cols, out);
-    }
-    rp_free(row);
-}
-
-static void dump_vector(FILE *out, const char *name, const struct rp_weight *weight) {
-    fprintf(out, "%s %u 0\n", name, weight->length);
-    fwrite(weight->vector, sizeof *weight->vector, weight->length, out);
-}
-
-static const struct {
-    enum rp_weight_role role;
-    const char *name;
-} layer_names[] = {
-    {RP_WEIGHT_QKV, "qkv"},
-    {RP_WEIGHT_O, "o"},
-    {RP_WEIGHT_GATE_UP, "gate_up"},
-    {RP_WEIGHT_DOWN, "down"},
-    {RP_WEIGHT_ATTN_NORM, "attn_norm"},
-    {RP_WEIGHT_MLP_NORM, "mlp_norm"},
-    {RP_WEIGHT_ATTN_POST_NORM, "attn_post_norm"},
-    {RP_WEIGHT_MLP_POST_NORM, "mlp_post_norm"},
-    {RP_WEIGHT_Q_NORM, "q_norm"},
-    {RP_WEIGHT_K_NORM, "k_norm"},
-    {RP_WEIGHT_QKV_BIAS, "qkv_bias"},
-    {RP_WEIGHT_O_BIAS, "o_bias"},
-    {RP_WEIGHT_GATE_UP_BIAS, "gate_up_bias"},
-    {RP_WEIGHT_DOWN_BIAS, "down_bias"},
-};
-
-static int dump(const char *dir, const char *out_path, const char *dtype) {
-    struct rp_model model;
-    struct rp_error err;
-    char name[64];
-    enum rp_dtype type = strcmp(dtype, "f32") == 0    ? RP_DTYPE_F32
-                         : strcmp(dtype, "bf16") == 0 ? RP_DTYPE_BF16
-                                                      : RP_MODEL_DTYPE_AUTO;
-    FILE *out = fopen(out_path, "wb");
-    if (!out || rp_model_load(dir, type, 0, NULL, NULL, &model, &err) != RP_OK) {
-        fprintf(stderr, "error: %s\n", out ? err.text : out_path);
-        if (out)
-            fclose(out);
-        return 1;
-    }
-    fprintf(out, "dtype.%s 0 0\n", rp_dtype_name(model.dtype));
-    dump_matrix(out, "embed", rp_model_matrix(&model, RP_WEIGHT_EMBED, RP_LAYER_NONE));
-    dump_matrix(out, "lm_head", rp_model_matrix(&model, RP_WEIGHT_HEAD, RP_LAYER_NONE));
-    dump_vector(out, "final_norm", rp_model_weight(&model, RP_WEIGHT_FINAL_NORM, RP_LAYER_NONE));
-    for (uint32_t i = 0; i < model.config.layers; i++)
-        for (size_t at = 0; at < RP_ARRAY_COUNT(layer_names); at++) {
-            const struct rp_weight *weight = rp_model_weight(&model, layer_names[at].role, i);
-            if (!weight)
-                continue;
-            snprintf(name, sizeof name, "%u.%s", i, layer_names[at].name);
-            if (rp_weight_is_matrix(weight))
-                dump_matrix(out, name, &weight->matrix);
-            else
-                dump_vector(out, name, weight);
-        }
-    rp_model_deinit(&model);
-    return fclose(out) == 0 ? 0 : 1;
-}
-
-/* --time SHAPE or DIR: time to make random weights, or to load a checkpoint. */
-static int time_weights(const char *source) {
-    struct rp_model_config config;
-    struct rp_model model;
-    struct rp_error err;
-    uint64_t begin = rp_clock_ns();
-    int status = rp_model_shape(source, &config, &err);
-    if (status == RP_OK)
-        status = rp_model_random(&config, RP_MODEL_DTYPE_AUTO, 1, 4096, &model, &err);
-    else
-        status = rp_model_load(source, RP_MODEL_DTYPE_AUTO, 4096, NULL, NULL, &model, &err);
-    if (status != RP_OK) {
-        fprintf(stderr, "error: %s\n", err.text);
-        return 1;
-    }
-    printf("%.2f GB in %.2f s\n", (double)rp_model_weight_bytes(&model) * 1e-9,
-           (double)(rp_clock_ns() - begin) * 1e-9);
-    rp_model_deinit(&model);
-    return 0;
-}
-
 int main(int argc, char **argv) {
     if (argc == 5 && strcmp(argv[1], "--dump") == 0)
-        return dump(argv[2], argv[3], argv[4]);
+        return rp_dump_weights(argv[2], argv[3], argv[4]);
     if (argc == 3 && strcmp(argv[1], "--time") == 0)
-        return time_weights(argv[2]);
+        return rp_time_weights(argv[2]);
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(test_each_file_type_lands_in_each_memory_type),

@@ -66,11 +66,8 @@ static void write_checkpoint(struct fixture *f) {
 
 static int setup(void **state) {
     static struct fixture fixture;
-    memset(&fixture, 0, sizeof fixture);
-    rp_test_dir_create(&fixture.dir);
     rp_log_set_level(RP_LOG_ERROR);
-    *state = &fixture;
-    return 0;
+    return rp_test_fixture_create(state, &fixture, sizeof fixture, &fixture.dir);
 }
 
 static int teardown(void **state) {

@@ -71,11 +71,9 @@ static void write_checkpoint(struct fixture *f, bool tied) {
 
 static int setup(void **state) {
     static struct fixture fixture;
-    memset(&fixture, 0, sizeof fixture);
-    fixture.last_layer = -1;
-    rp_test_dir_create(&fixture.dir);
     rp_log_set_level(RP_LOG_ERROR);
-    *state = &fixture;
+    rp_test_fixture_create(state, &fixture, sizeof fixture, &fixture.dir);
+    fixture.last_layer = -1;
     return 0;
 }
 

@@ -5,7 +5,7 @@ here as one that changes nothing.
     python3 tests/oracle/config_keys_oracle.py
 
 A small random model of each family is written with every key that its class reads. Each key is changed alone,
-beside the same weights: the program then either gives other logits, which are those of the numpy reference (families_oracle.py,
+beside the same weights: the program then either gives other logits, which are those of the numpy reference (family_reference.py,
 which transformers_oracle.py compares with transformers), or refuses the configuration with a message that names the key or
 the tensor whose shape it contradicts. A key that does neither must be in IRRELEVANT. Needs numpy and safetensors;
 exits with 77 without them.
@@ -21,19 +21,20 @@ from types import SimpleNamespace
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import families_oracle  # ends the test as skipped where numpy or safetensors are missing
 import numpy as np
+from family_reference import forward
+from family_variants import LLAMA3, LONG, MSCALE, YARN
 from random_models import FAMILIES, write_model
 
 TOKENS = 48
-YARN = families_oracle.YARN
 # What classes read beside the keys of random_models.py.
 FULL = {
-    "llama": {"rope_scaling": families_oracle.LLAMA3, "attention_bias": False, "mlp_bias": False},
+    "llama": {"rope_scaling": LLAMA3, "attention_bias": False, "mlp_bias": False},
     "mistral": {"sliding_window": 9},
     "qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
     "qwen3": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1, "attention_bias": False},
     "gemma2": {"attention_bias": False},
     "phi3": {"sliding_window": 19, "original_max_position_embeddings": 32, "partial_rotary_factor": 0.75,
-             "rope_scaling": families_oracle.LONG},
+             "rope_scaling": LONG},
     "gemma3": {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "final_logit_softcapping": 3.0, "attention_bias": False},
     "granite": {"attention_bias": False, "mlp_bias": False},
     "granite_hybrid": {"embedding_multiplier": 2.0, "residual_multiplier": 0.5, "attention_bias": False},
@@ -45,8 +46,8 @@ FULL = {
     "internlm3": {"mlp_bias": False, "attention_bias": False},
     "cohere": {"attention_bias": False},
     "cohere2": {"attention_bias": False},
-    "deepseek_v2": {"rope_scaling": families_oracle.MSCALE, "mlp_bias": False},
-    "deepseek_v3": {"rope_scaling": families_oracle.MSCALE},
+    "deepseek_v2": {"rope_scaling": MSCALE, "mlp_bias": False},
+    "deepseek_v3": {"rope_scaling": MSCALE},
     "gpt_oss": {"swiglu_alpha": 1.702, "experts_per_token": 3},
     "gemma4": {"attention_bias": False, "use_bidirectional_attention": None, "per_layer_config": None},
 }
@@ -122,7 +123,7 @@ class Case:
 
     def reference(self, config):
         model = SimpleNamespace(config=config, tensors=self.model.tensors, family=self.family)
-        return families_oracle.forward(model, self.ids, "f32")[-1]
+        return forward(model, self.ids, "f32")[-1]
 
     def run(self, config, number):
         """The last row of logits, or the message of a refusal."""

@@ -44,6 +44,13 @@ void rp_test_dir_remove(struct rp_test_dir *dir) {
     dir->path[0] = '\0';
 }
 
+int rp_test_fixture_create(void **state, void *fixture, size_t size, struct rp_test_dir *dir) {
+    memset(fixture, 0, size);
+    rp_test_dir_create(dir);
+    *state = fixture;
+    return 0;
+}
+
 void rp_test_file_write(const struct rp_test_dir *dir, const char *name, const void *bytes,
                         size_t len) {
     char path[512];

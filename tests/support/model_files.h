@@ -13,6 +13,8 @@ struct rp_test_dir {
 void rp_test_dir_create(struct rp_test_dir *dir);
 /* Removes the directory and the files in it (no subdirectories). Legal on a zeroed struct. */
 void rp_test_dir_remove(struct rp_test_dir *dir);
+/* For a setup of cmocka: a zeroed fixture, in *state, and its directory. Returns 0. */
+int rp_test_fixture_create(void **state, void *fixture, size_t size, struct rp_test_dir *dir);
 
 void rp_test_file_write(const struct rp_test_dir *dir, const char *name, const void *bytes,
                         size_t len);

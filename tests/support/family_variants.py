@@ -1,0 +1,98 @@
+"""The variants of each model family whose logits families_oracle.py compares: a family of random_models.py and the keys that
+differ from its defaults (tied and not, biases, norms of q and k, windows, every kind of RoPE scaling, explicit head_dim, one KV
+head, no grouping)."""
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32}
+MSCALE = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.7}
+LONG = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 2.5, 6.0]}
+VARIANTS = [
+    ("llama", {}),
+    ("llama", {"tied": False, "num_key_value_heads": 6}),
+    ("llama", {"rope_scaling": LLAMA3, "rope_theta": 500000.0, "num_key_value_heads": 1}),
+    ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    ("llama", {"attention_bias": True, "mlp_bias": True}),
+    ("mistral", {"sliding_window": 9, "head_dim": 16}),
+    ("mistral", {"sliding_window": None, "tied": False}),
+    ("qwen2", {}),
+    ("qwen2", {"tied": False, "use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1}),
+    ("qwen3", {}),
+    ("qwen3", {"tied": False, "head_dim": 24, "hidden_size": 56}),
+    ("gemma2", {}),
+    ("gemma2", {"tied": False, "attn_logit_softcapping": None, "num_key_value_heads": 6, "query_pre_attn_scalar": 8}),
+    ("gemma2", {"final_logit_softcapping": None, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+    ("llama", {"rope_scaling": YARN}),
+    ("llama", {"rope_scaling": {**YARN, "truncate": False, "attention_factor": 1.5, "beta_fast": 8}}),
+    ("phi3", {"sliding_window": 19}),
+    ("phi3", {"original_max_position_embeddings": 32, "rope_scaling": LONG, "partial_rotary_factor": 0.75, "tied": False}),
+    ("phi3", {"original_max_position_embeddings": 300, "rope_scaling": {**LONG, "type": "su"}, "partial_rotary_factor": 0.75}),
+    ("gemma3", {}),
+    ("gemma3", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "final_logit_softcapping": 3.0, "attention_bias": True}),
+    ("gemma3", {"wrapper": "gemma3"}),
+    ("ministral3", {"wrapper": "mistral3", "tied": False}),
+    ("granite", {}),
+    ("granite", {"attention_bias": True, "mlp_bias": True, "tied": False}),
+    ("granite_hybrid", {}),
+    ("granite_hybrid", {"position_embedding_type": None, "embedding_multiplier": 3.0, "residual_multiplier": 0.5}),
+    ("olmo2", {"attention_bias": True}),
+    ("olmo3", {"tied": False}),
+    ("olmo3", {"rope_theta": None, "rope_parameters": {
+        "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0}}}),
+    ("smollm3", {}),
+    ("smollm3", {"no_rope_layers": [0, 1, 0], "use_sliding_window": True, "sliding_window": 13}),
+    ("ministral", {"head_dim": 12}),
+    ("ministral3", {"tied": False}),
+    ("internlm2", {}),
+    ("internlm2", {"bias": True, "num_key_value_heads": 3, "tied": False}),
+    ("internlm3", {"bias": True, "qkv_bias": True, "head_dim": 12}),
+    ("stablelm", {}),
+    ("stablelm", {"use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": False, "partial_rotary_factor": 0.5}),
+    ("glm", {}),
+    ("glm4", {"attention_bias": False, "head_dim": 12, "partial_rotary_factor": 0.34}),
+    ("cohere", {"use_qk_norm": True, "attention_bias": True}),
+    ("cohere", {"tied": False}),
+    ("cohere2", {}),
+    ("cohere2", {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+                 "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+]
+# On the CPU alone.
+EXPERT_VARIANTS = [
+    ("mixtral", {}),
+    ("mixtral", {"sliding_window": 9, "num_experts_per_tok": 5, "tied": False}),
+    ("qwen2_moe", {}),
+    ("qwen2_moe", {"norm_topk_prob": True, "decoder_sparse_step": 2}),
+    ("qwen3_moe", {}),
+    ("qwen3_moe", {"norm_topk_prob": False, "mlp_only_layers": [], "num_experts": 33, "num_experts_per_tok": 8}),
+    ("olmoe", {}),
+    ("granite_moe", {}),
+    ("glm4_moe", {}),
+    ("glm4_moe", {"use_qk_norm": True, "n_group": 1, "topk_group": 1, "norm_topk_prob": False, "n_shared_experts": 1,
+                  "first_k_dense_replace": 0}),
+    ("gpt_oss", {}),
+    ("gpt_oss", {"tied": False, "attention_bias": False, "num_experts_per_tok": 6, "num_key_value_heads": 3, "layer_types": [
+        "full_attention", "sliding_attention", "sliding_attention"]}),
+    ("gemma4", {}),
+    ("gemma4", {"tied": False, "enable_moe_block": False, "attention_k_eq_v": False, "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 300.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+        "final_logit_softcapping": None}),
+    ("gemma4", {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "global_head_dim": 20}),
+    ("deepseek_v2", {}),
+    ("deepseek_v2", {"q_lora_rank": 24, "topk_method": "greedy", "n_group": None, "topk_group": None, "rms_norm_eps": 0.3,
+                     "rope_scaling": MSCALE, "n_shared_experts": 0}),
+    ("deepseek_v3", {"rope_scaling": MSCALE}),
+    ("deepseek_v3", {"model_type": "kimi_k2", "q_lora_rank": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
+                     "first_k_dense_replace": 0, "qk_nope_head_dim": 4, "qk_rope_head_dim": 12, "v_head_dim": 32,
+                     "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+]
+STATE_VARIANTS = [
+    ("lfm2", {}),
+    ("lfm2", {"conv_L_cache": 5, "block_auto_adjust_ff_dim": False, "tied": False,
+              "layer_types": ["full_attention", "conv", "conv"]}),
+    ("qwen3_next", {}),
+    ("qwen3_next", {"linear_num_value_heads": 6, "norm_topk_prob": False, "mlp_only_layers": [0], "attention_bias": True}),
+    ("qwen3_5", {"tied": False}),
+    ("qwen3_5", {"linear_num_key_heads": 4, "linear_conv_kernel_dim": 2, "partial_rotary_factor": 0.25}),
+    ("qwen3_5", {"wrapper": "qwen3_5"}),
+    ("qwen3_5_moe", {}),
+]
