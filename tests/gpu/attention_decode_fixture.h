@@ -3,23 +3,11 @@
 #ifndef RP_TESTS_GPU_ATTENTION_DECODE_FIXTURE_H
 #define RP_TESTS_GPU_ATTENTION_DECODE_FIXTURE_H
 
-#include "attention/attention_internal_cuda.h"
-#include "base/bf16.h"
-#include "device/quantize_row.h"
-#include "kvcache/kv_groups.h"
-#include "tests/support/gpu_test.h"
-#include "tests/support/test_values.h"
+#include "tests/gpu/attention_rows.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#define SLOTS   40
-#define ROWS    48
-#define TOKENS  200
-#define LAYERS  2
-#define LAYER   1
-#define NO_PAGE 0x7FFFFFFFu
+#define SLOTS  40
+#define ROWS   48
+#define TOKENS 200
 
 struct shape {
     uint32_t heads, kv_heads, head_dim, page_tokens, pages_per_slot;
@@ -295,13 +283,6 @@ static void *run(uint32_t window, uint32_t sm_count, bool dependent) {
     return out;
 }
 
-static bool all_poisoned(const unsigned char *bytes, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (bytes[i] != 0xFF)
-            return false;
-    return true;
-}
-
 static bool is_decoded(uint32_t row) { return (f.args.step.rows[row].flags & RP_ROW_DECODE) != 0; }
 
 /* Output of all decode rows by the scalar reference, f32. */
@@ -342,12 +323,7 @@ static void check(uint32_t window, const void *out) {
             continue;
         rp_to_f32(got, row, args->out_dtype, width);
         double error = rp_relative_error(got, want, width);
-        float largest = 0, worst = 0;
-        for (uint32_t c = 0; c < width; c++) {
-            largest = fmaxf(largest, fabsf(want[c]));
-            worst = fmaxf(worst, fabsf(want[c] - got[c]));
-        }
-        float ulp = exp2f(floorf(log2f(largest)) - 7.0f);
+        float ulp, worst = worst_of(got, want, width, &ulp);
         if (!(error <= 4e-3) || !(worst <= 8 * ulp))
             fail_msg("%s, heads %u/%u dim %u page %u window %u position %u: error %g, %g ulp",
                      rp_dtype_name(page_type), args->heads, args->kv_heads, args->head_dim,

@@ -27,6 +27,10 @@
 #define FIXTURE_ROWS   16
 #define FIXTURE_LAYERS 2
 #define FIXTURE_LAYER  1
+#define BF16           RP_DTYPE_BF16
+#define F32            RP_DTYPE_F32
+#define INT8           RP_DTYPE_INT8
+#define FP8            RP_DTYPE_FP8_E4M3
 
 struct fixture_shape {
     uint32_t heads, kv_heads, head_dim, page_tokens, window;
@@ -364,6 +368,17 @@ static inline void fixture_check_truth(struct fixture *f, double norm_limit, dou
     if (!(norm <= norm_limit))
         fail_msg("relative error %g", norm);
     fixture_check_untouched(f, "the truth");
+}
+
+/* A prompt and a decode row by the kernel for any shape. */
+static inline void fixture_check_generic(struct fixture *f, const struct fixture_shape *shape,
+                                         double norm_limit, double worst_limit) {
+    fixture_open(f, shape);
+    fixture_begin(f);
+    fixture_add_row(f, 2, 0, shape->length, 0);
+    fixture_add_row(f, 0, shape->length - 1, 1, RP_ROW_DECODE);
+    fixture_run(f, rp_attention_generic_cuda_run, 3);
+    fixture_check_truth(f, norm_limit, worst_limit);
 }
 
 static inline unsigned char *fixture_expected(struct fixture *f, uint32_t slot, uint32_t position) {

@@ -3,27 +3,15 @@
 #ifndef RP_TESTS_GPU_ATTENTION_LATENT_FIXTURE_H
 #define RP_TESTS_GPU_ATTENTION_LATENT_FIXTURE_H
 
-#include "attention/attention_internal_cuda.h"
-#include "base/bf16.h"
-#include "device/quantize_row.h"
-#include "kvcache/kv_groups.h"
-#include "tests/support/gpu_test.h"
-#include "tests/support/test_values.h"
+#include "tests/gpu/attention_rows.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#define SLOTS   24
-#define ROWS    400
-#define TOKENS  400
-#define LAYERS  2
-#define LAYER   1 /* half of a layer's bytes is a plane: an odd one tells */
-#define NO_PAGE 0x7FFFFFFFu
-#define BF16    RP_DTYPE_BF16
-#define F32     RP_DTYPE_F32
-#define INT8    RP_DTYPE_INT8
-#define FP8     RP_DTYPE_FP8_E4M3
+#define SLOTS  24
+#define ROWS   400
+#define TOKENS 400
+#define BF16   RP_DTYPE_BF16
+#define F32    RP_DTYPE_F32
+#define INT8   RP_DTYPE_INT8
+#define FP8    RP_DTYPE_FP8_E4M3
 
 struct shape {
     uint32_t heads, head_dim, value_dim, page_tokens;
@@ -261,13 +249,6 @@ static float *take_own_keys(void) {
     return k;
 }
 
-static bool all_poisoned(const unsigned char *bytes, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (bytes[i] != 0xFF)
-            return false;
-    return true;
-}
-
 static bool is_live(uint32_t token) {
     return token < f.args.step.counts->token_count && f.args.step.token_rows[token] != RP_ROW_NONE;
 }
@@ -290,17 +271,12 @@ static void check(const unsigned char *out) {
         const unsigned char *row = out + t * f.args.out_stride * element;
         const float *want = (const float *)truth.out + t * f.args.out_stride;
         size_t written = is_live(t) ? width * element : 0;
-        float largest = 0, worst = 0;
         assert_true(all_poisoned(row + written, f.args.out_stride * element - written));
         if (!is_live(t))
             continue;
         rp_to_f32(got, row, f.args.out_dtype, width);
         double error = rp_relative_error(got, want, width);
-        for (uint32_t c = 0; c < width; c++) {
-            largest = fmaxf(largest, fabsf(want[c]));
-            worst = fmaxf(worst, fabsf(want[c] - got[c]));
-        }
-        float ulp = exp2f(floorf(log2f(largest)) - 7.0f);
+        float ulp, worst = worst_of(got, want, width, &ulp);
         if (!(error <= (exact ? 1e-5 : 4e-3)) || !(worst <= 8 * ulp))
             fail_msg("%s, heads %u dims %u/%u page %u window %u position %u: error %g, %g ulp",
                      rp_dtype_name(f.shape.pages), f.args.heads, f.args.head_dim, f.args.value_dim,

@@ -17,6 +17,7 @@
 #define MAX_ROWS        9
 #define LIVE_ROWS       6
 #define LIVE_LOGIT_ROWS 4
+#define TWINS_MAX       64 /* of a case, and of failed ones before it */
 
 #define EACH(name, array) for (size_t name = 0; name < RP_ARRAY_COUNT(array); name++)
 
@@ -31,7 +32,8 @@ static void *make_host(size_t bytes) {
     return rp_alloc_aligned(RP_ALIGN_UP(bytes + 1, RP_CACHE_LINE), RP_CACHE_LINE);
 }
 
-/* A tensor on the host and on the GPU, `offset` elements after an aligned address; all NaN. */
+/* A tensor on the host and on the GPU, `offset` elements after an aligned address; all NaN. It
+ * lives until end_case. */
 struct twin {
     struct rp_values host, device;
     unsigned char *host_base, *device_base;
@@ -39,12 +41,17 @@ struct twin {
     uint32_t cols;
 };
 
+static unsigned char *twin_bases[TWINS_MAX]; /* of the host */
+static size_t twin_count;
+
 static struct twin twin_make(uint32_t rows, uint32_t cols, size_t stride, uint32_t offset,
                              enum rp_dtype dtype) {
     struct twin t = {.cols = cols};
     size_t size = rp_dtype_bytes(dtype);
     t.bytes = (offset + rows * stride) * size;
     t.host_base = make_host(t.bytes);
+    assert_true(twin_count < TWINS_MAX);
+    twin_bases[twin_count++] = t.host_base;
     memset(t.host_base, 0xFF, t.bytes);
     t.device_base = rp_gpu_poisoned(t.bytes);
     t.host = (struct rp_values){t.host_base + offset * size, stride, dtype};
@@ -67,8 +74,6 @@ static inline void twin_download(struct twin *t) {
     rp_gpu_download(t->host_base, t->device_base, t->bytes);
 }
 
-static void twin_free(struct twin *t) { rp_free_aligned(t->host_base); }
-
 /* Random values in the first `rows` rows; the rest stays NaN. */
 static struct twin twin_random(uint32_t rows, uint32_t max_rows, uint32_t cols, size_t stride,
                                uint32_t offset, enum rp_dtype dtype) {
@@ -80,7 +85,6 @@ static struct twin twin_random(uint32_t rows, uint32_t max_rows, uint32_t cols, 
     return t;
 }
 
-/* A vector of n; twin_free it. */
 static struct twin vector_random(uint32_t n) { return twin_random(1, 1, n, n, 0, RP_DTYPE_F32); }
 
 static void assert_row_near(const float *a, const float *b, uint32_t n, enum rp_dtype dtype) {
@@ -152,11 +156,15 @@ static int tear_down(void **state) {
     return 0;
 }
 
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
 /* Between cases: checks that nothing was written past a buffer, and frees the memory. */
 static void end_case(void) {
     rp_gpu_synchronize();
     assert_true(rp_gpu_canaries_hold());
     rp_gpu_free_all();
+    while (twin_count > 0)
+        rp_free_aligned(twin_bases[--twin_count]);
 }
 
 /* Sums of partials into the live rows of `to`, on the host. */

@@ -55,4 +55,10 @@ static void open_case(uint32_t batch, uint32_t stamp_every) {
         fail_msg("%s", err.text);
 }
 
+static uint64_t free_memory(void) {
+    struct rp_device_memory memory;
+    bench.backend->memory(bench.device, &memory);
+    return memory.free_bytes;
+}
+
 #endif

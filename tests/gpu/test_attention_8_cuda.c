@@ -4,9 +4,6 @@
  * step's rows may not read. Decode rows: test_attention_decode_8_cuda.c. */
 #include "tests/gpu/attention_fixture.h"
 
-#define BF16 RP_DTYPE_BF16
-#define F32  RP_DTYPE_F32
-
 static const enum rp_dtype types[] = {RP_DTYPE_INT8, RP_DTYPE_FP8_E4M3};
 
 static void prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(void **state) {
@@ -130,12 +127,7 @@ static void any_shape_is_the_formula_in_f32(void **state) {
         bool wide = shape.out == F32;
         shape.kv = types[i % 2];
         fixture_has_sinks = i / 2 % 3 == 0;
-        fixture_open(f, &shape);
-        fixture_begin(f);
-        fixture_add_row(f, 2, 0, shape.length, 0);
-        fixture_add_row(f, 0, shape.length - 1, 1, RP_ROW_DECODE);
-        fixture_run(f, rp_attention_generic_cuda_run, 3);
-        fixture_check_truth(f, wide ? 1e-5 : 4e-3, wide ? 1e-5 * 128 : 8);
+        fixture_check_generic(f, &shape, wide ? 1e-5 : 4e-3, wide ? 1e-5 * 128 : 8);
         fixture_keep_prompt(f, rp_attention_generic_cuda_run, 1, 100);
         fixture_check_chunks(f, rp_attention_generic_cuda_run, 100, chunks, RP_ARRAY_COUNT(chunks));
     }

@@ -2,9 +2,6 @@
  * bits as a prompt row, as a decode row and in every chunk. Method: attention_fixture.h. */
 #include "tests/gpu/attention_fixture.h"
 
-#define BF16 RP_DTYPE_BF16
-#define F32  RP_DTYPE_F32
-
 static void test_any_shape_is_the_formula_in_f32(void **state) {
     static const struct fixture_shape shapes[] = {
         {4, 2, 8, 16, 0, F32, F32, 150},    {4, 4, 20, 8, 16, F32, F32, 150},
@@ -20,12 +17,7 @@ static void test_any_shape_is_the_formula_in_f32(void **state) {
             struct fixture_shape shape = shapes[i];
             fixture_has_sinks = i % 2 == 1;
             shape.kv = type ? BF16 : F32; /* only the pages are rounded: one limit */
-            fixture_open(f, &shape);
-            fixture_begin(f);
-            fixture_add_row(f, 2, 0, shape.length, 0);
-            fixture_add_row(f, 0, shape.length - 1, 1, RP_ROW_DECODE);
-            fixture_run(f, rp_attention_generic_cuda_run, 3);
-            fixture_check_truth(f, 1e-5, type ? 1e-5 * 128 : 1e-5);
+            fixture_check_generic(f, &shape, 1e-5, type ? 1e-5 * 128 : 1e-5);
         }
 }
 

@@ -7,19 +7,25 @@
 
 static const enum rp_dtype page_types[] = {BF16, INT8, FP8};
 
+/* Latents of published models. */
+static struct shape published(uint32_t heads, enum rp_dtype pages, enum rp_dtype out,
+                              uint32_t length) {
+    return (struct shape){.heads = heads,
+                          .head_dim = 576,
+                          .value_dim = 512,
+                          .page_tokens = 64,
+                          .pages = pages,
+                          .out = out,
+                          .length = length};
+}
+
 static void decode_rows_agree_with_the_reference_around_tiles_and_splits(void **state) {
     (void)state;
     static const uint32_t lengths[] = {1,   2,   31,  32,  33,   63,   64,   65,
                                        96,  127, 128, 129, 160,  161,  225,  255,
                                        256, 257, 384, 513, 1023, 1025, 1999, 2049};
     for (size_t type = 0; type < RP_ARRAY_COUNT(page_types); type++) {
-        const struct shape shape = {.heads = 16,
-                                    .head_dim = 576,
-                                    .value_dim = 512,
-                                    .page_tokens = 64,
-                                    .pages = page_types[type],
-                                    .out = BF16,
-                                    .length = 2100};
+        const struct shape shape = published(16, page_types[type], BF16, 2100);
         make(&shape);
         begin_step();
         for (uint32_t i = 0; i < RP_ARRAY_COUNT(lengths); i += rp_gpu_is_tiny() ? 6 : 1)
@@ -90,13 +96,7 @@ static void every_begin_and_end_of_a_row_agrees_whichever_blocks_compute_it(void
 /* More rows than a block has threads. */
 static void many_rows_agree_whichever_blocks_compute_them(void **state) {
     (void)state;
-    const struct shape shape = {.heads = 16,
-                                .head_dim = 576,
-                                .value_dim = 512,
-                                .page_tokens = 64,
-                                .pages = BF16,
-                                .out = BF16,
-                                .length = 200};
+    const struct shape shape = published(16, BF16, BF16, 200);
     const uint32_t rows = rp_gpu_is_tiny() ? 30 : 398;
     make(&shape);
     begin_step();
@@ -138,14 +138,8 @@ static void company_slot_and_number_of_blocks_change_no_bit(void **state) {
     (void)state;
     static const uint32_t lengths[] = {700, 129, 1, 1500, 64, 333}, blocks[] = {1, 2, 5, 50, 132};
     for (uint32_t type = 0; type < RP_ARRAY_COUNT(page_types); type++) {
-        const struct shape shape = {.heads = type == 1 ? 40 : 16,
-                                    .head_dim = 576,
-                                    .value_dim = 512,
-                                    .page_tokens = 64,
-                                    .pages = page_types[type],
-                                    .out = F32,
-                                    .sinks = type == 2,
-                                    .length = 1600};
+        struct shape shape = published(type == 1 ? 40 : 16, page_types[type], F32, 1600);
+        shape.sinks = type == 2;
         size_t bytes = (size_t)shape.heads * shape.value_dim * sizeof(float);
         unsigned char *alone = rp_alloc(bytes * RP_ARRAY_COUNT(lengths));
         assert_non_null(alone);
@@ -207,13 +201,7 @@ static void older_keys_may_be_read_early_and_the_rows_own_key_may_not(void **sta
     (void)state;
     static const uint32_t lengths[] = {1, 32, 33, 64, 65, 97, 128, 129, 300, 1000, 1025};
     for (size_t type = 0; type < RP_ARRAY_COUNT(page_types); type++) {
-        const struct shape shape = {.heads = type == 2 ? 20 : 16,
-                                    .head_dim = 576,
-                                    .value_dim = 512,
-                                    .page_tokens = 64,
-                                    .pages = page_types[type],
-                                    .out = F32,
-                                    .length = 1100};
+        const struct shape shape = published(type == 2 ? 20 : 16, page_types[type], F32, 1100);
         make(&shape);
         begin_step();
         const uint32_t count = rp_gpu_is_tiny() ? 6 : RP_ARRAY_COUNT(lengths);
@@ -230,14 +218,8 @@ static void older_keys_may_be_read_early_and_the_rows_own_key_may_not(void **sta
 
 static void dead_rows_padding_and_empty_steps_are_left_alone(void **state) {
     (void)state;
-    const struct shape shape = {.heads = 16,
-                                .head_dim = 576,
-                                .value_dim = 512,
-                                .page_tokens = 64,
-                                .pages = BF16,
-                                .out = BF16,
-                                .pad = 8,
-                                .length = 300};
+    struct shape shape = published(16, BF16, BF16, 300);
+    shape.pad = 8;
     make(&shape);
     begin_step();
     check(run(132, true));
@@ -257,13 +239,7 @@ static void dead_rows_padding_and_empty_steps_are_left_alone(void **state) {
 
 static void a_nan_key_shows_in_the_rows_that_see_it_alone(void **state) {
     (void)state;
-    const struct shape shape = {.heads = 16,
-                                .head_dim = 576,
-                                .value_dim = 512,
-                                .page_tokens = 64,
-                                .pages = BF16,
-                                .out = F32,
-                                .length = 200};
+    const struct shape shape = published(16, BF16, F32, 200);
     make(&shape);
     begin_step();
     add_decode(0, 0, 200);

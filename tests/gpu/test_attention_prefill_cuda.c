@@ -3,9 +3,6 @@
  * step's rows may not read. */
 #include "tests/gpu/attention_fixture.h"
 
-#define BF16 RP_DTYPE_BF16
-#define F32  RP_DTYPE_F32
-
 static void test_prompt_rows_are_the_formula_for_all_shapes_pages_and_windows(void **state) {
     static const struct fixture_shape shapes[] = {
         /* heads, kv_heads, head_dim, page_tokens, window, kv, out, length */

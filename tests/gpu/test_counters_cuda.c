@@ -103,12 +103,6 @@ static void print_counters(void) {
     }
 }
 
-static uint64_t free_memory(void) {
-    struct rp_device_memory memory;
-    bench.backend->memory(bench.device, &memory);
-    return memory.free_bytes;
-}
-
 static void test_counting_changes_no_token_and_leaves_memory_as_it_was(void **state) {
     (void)state;
     open_case(8, 0);

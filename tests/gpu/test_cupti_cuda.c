@@ -200,12 +200,6 @@ static void compare_with_stamps(uint32_t batch) {
     assert_true(cupti_ns[launches - 1] > 0.9 * stamp_ns[launches - 1]);
 }
 
-static uint64_t free_memory(void) {
-    struct rp_device_memory memory;
-    bench.backend->memory(bench.device, &memory);
-    return memory.free_bytes;
-}
-
 static void test_sessions_change_no_token_and_leave_memory_as_it_was(void **state) {
     (void)state;
     struct rp_profile *profile;

@@ -5,10 +5,6 @@
 
 #include "device/ops_cuda.h"
 
-#define BF16      RP_DTYPE_BF16
-#define F32       RP_DTYPE_F32
-#define INT8      RP_DTYPE_INT8
-#define FP8       RP_DTYPE_FP8_E4M3
 #define POSITIONS 300u /* of the table of angles */
 
 /* Two live rows, one of them over page borders, a decode row, a finished one, padding. */
@@ -395,10 +391,9 @@ static void test_the_fused_kernel_has_the_same_bits_for_many_tokens(void **state
         }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
-
-RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is),
-                 TEST(test_rows_of_extreme_values_have_the_quantized_values_of_the_cpu),
-                 TEST(test_the_fused_kernel_is_norm_rope_and_kv_write),
-                 TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones),
-                 TEST(test_the_fused_kernel_has_the_same_bits_for_many_tokens))
+RP_GPU_TEST_MAIN(NULL, NULL,
+                 FIXTURE_TEST(test_live_tokens_are_stored_as_on_the_cpu_and_nothing_else_is),
+                 FIXTURE_TEST(test_rows_of_extreme_values_have_the_quantized_values_of_the_cpu),
+                 FIXTURE_TEST(test_the_fused_kernel_is_norm_rope_and_kv_write),
+                 FIXTURE_TEST(test_the_fused_kernel_has_the_bits_of_the_separate_ones),
+                 FIXTURE_TEST(test_the_fused_kernel_has_the_same_bits_for_many_tokens))

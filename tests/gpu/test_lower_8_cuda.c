@@ -3,26 +3,12 @@
  * shapes that the fast kernels support, lowered for 1, 8, 64 and 2,048 rows; the list of
  * launches. */
 #include "base/memory.h"
-#include "tests/support/driver.h"
-#include "tests/support/gpu_test.h"
+#include "tests/gpu/lower_fixture.h"
 
-#include <stdio.h>
-#include <string.h>
-
-enum { LAYERS = 3, PAGE_TOKENS = 64, POSITIONS = 2048, LAUNCHES_MAX = 256 };
+enum { POSITIONS = 2048, LAUNCHES_MAX = 256 };
 
 static const struct rp_bucket buckets[] = {
     {1, 1, 1, true}, {8, 8, 8, true}, {64, 64, 64, true}, {2048, 8, 8, false}};
-
-static struct rp_model model;
-static struct rp_driver driver;
-
-static int tear_down(void **state) {
-    (void)state;
-    rp_driver_close(&driver);
-    rp_model_deinit(&model);
-    return 0;
-}
 
 static void make_blocks(struct rp_matrix *matrix) {
     matrix->scale_kind = RP_SCALE_BLOCK_128;
@@ -36,38 +22,17 @@ static void make_blocks(struct rp_matrix *matrix) {
 }
 
 static void lower(enum rp_quant_scheme scheme, bool head, bool blocks, bool no_fusion) {
-    struct rp_model_config config = {.family = RP_FAMILY_LLAMA,
-                                     .hidden = 1024,
-                                     .intermediate = 2048,
-                                     .layers = LAYERS,
-                                     .heads = 8,
-                                     .kv_heads = 2,
-                                     .head_dim = 128,
-                                     .vocab = 512,
-                                     .max_position = POSITIONS,
-                                     .norm_eps = 1e-5f,
-                                     .rope = {.theta = 10000.0},
-                                     .bos_id = RP_ID_NONE,
-                                     .quantization = scheme,
-                                     .quantize_head = head};
-    struct rp_driver_config way = {.backend = rp_backend_cuda_table(),
-                                   .slots = 64,
-                                   .pages_per_slot = POSITIONS / PAGE_TOKENS,
-                                   .page_tokens = PAGE_TOKENS,
-                                   .buckets = buckets,
-                                   .bucket_count = RP_ARRAY_COUNT(buckets),
-                                   .kv_dtype = RP_DTYPE_BF16,
-                                   .eager = true,
-                                   .no_fusion = no_fusion};
-    tear_down(NULL);
-    assert_int_equal(rp_model_random(&config, RP_DTYPE_BF16, 5, POSITIONS, &model, NULL), RP_OK);
+    struct rp_model_config config = config_of(RP_FAMILY_LLAMA, POSITIONS, scheme);
+    config.hidden = 1024;
+    config.intermediate = 2048;
+    config.quantize_head = head;
+    make_model(&config);
     for (uint32_t i = 0; i < model.weights.count && blocks; i++) {
         struct rp_weight *weight = &model.weights.entries[i];
         if (rp_weight_is_matrix(weight) && weight->layer != RP_LAYER_NONE)
             make_blocks(&weight->matrix);
     }
-    rp_driver_open(&driver, &model, &way);
-    assert_int_equal(rp_graph_set_failed(driver.graphs), 0);
+    lower_model(buckets, RP_ARRAY_COUNT(buckets), POSITIONS, no_fusion);
 }
 
 /* The launches of the graph that runs the layers. */
@@ -212,8 +177,6 @@ static void test_norms_make_quantized_values_of_what_they_give(void **state) {
             fail_with_list(launches, count, UINT32_MAX, "no norm makes codes");
     }
 }
-
-#define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
 RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_gemms_of_quantized_values_find_their_kernels_at_every_batch),
                  TEST(test_without_fusion_each_product_has_its_quantized_values_made),

@@ -2,58 +2,21 @@
  * rows are few, and so are a router's GEMM, the route and the order of choices; they are separate
  * launches where rows are many, and without fusion.
  * Method: small models lowered for 8 to 512 rows; the list of launches. */
-#include "base/memory.h"
 #include "device/experts_cuda.h"
-#include "tests/support/driver.h"
-#include "tests/support/family_configs.h"
-#include "tests/support/gpu_test.h"
+#include "tests/gpu/lower_fixture.h"
 
-#include <stdio.h>
-#include <string.h>
-
-enum { LAYERS = 3, PAGE_TOKENS = 64, POSITIONS = 512 };
+enum { POSITIONS = 512 };
 
 static const struct rp_bucket buckets[] = {
     {8, 8, 8, true}, {RP_EXPERT_SUM_NORM_ROWS, 64, 64, false}, {512, 8, 8, false}};
 
-static struct rp_model model;
-static struct rp_driver driver;
-
-static int tear_down(void **state) {
-    (void)state;
-    rp_driver_close(&driver);
-    rp_model_deinit(&model);
-    return 0;
-}
-
 static void lower(enum rp_quant_scheme scheme, bool no_fusion) {
-    struct rp_model_config config = {.family = RP_FAMILY_QWEN3_MOE,
-                                     .hidden = 2048,
-                                     .intermediate = 512,
-                                     .layers = LAYERS,
-                                     .heads = 8,
-                                     .kv_heads = 2,
-                                     .head_dim = 128,
-                                     .vocab = 512,
-                                     .max_position = POSITIONS,
-                                     .norm_eps = 1e-5f,
-                                     .rope = {.theta = 10000.0},
-                                     .bos_id = RP_ID_NONE,
-                                     .quantization = scheme};
-    struct rp_driver_config way = {.backend = rp_backend_cuda_table(),
-                                   .slots = 64,
-                                   .pages_per_slot = POSITIONS / PAGE_TOKENS,
-                                   .page_tokens = PAGE_TOKENS,
-                                   .buckets = buckets,
-                                   .bucket_count = RP_ARRAY_COUNT(buckets),
-                                   .kv_dtype = RP_DTYPE_BF16,
-                                   .eager = true,
-                                   .no_fusion = no_fusion};
+    struct rp_model_config config = config_of(RP_FAMILY_QWEN3_MOE, POSITIONS, scheme);
+    config.hidden = 2048;
+    config.intermediate = 512;
     rp_test_set_family(&config);
-    tear_down(NULL);
-    assert_int_equal(rp_model_random(&config, RP_DTYPE_BF16, 5, POSITIONS, &model, NULL), RP_OK);
-    rp_driver_open(&driver, &model, &way);
-    assert_int_equal(rp_graph_set_failed(driver.graphs), 0);
+    make_model(&config);
+    lower_model(buckets, RP_ARRAY_COUNT(buckets), POSITIONS, no_fusion);
 }
 
 /* Launches of the bucket whose kernel has this name. */
@@ -118,8 +81,6 @@ static void test_without_fusion_the_sum_is_a_launch_of_its_own(void **state) {
     for (size_t b = 0; b < RP_ARRAY_COUNT(buckets); b++)
         check(buckets[b].tokens, 0, 0, 0, LAYERS);
 }
-
-#define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
 RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_few_rows_are_summed_added_and_normed_by_one_launch),
                  TEST(test_the_launch_quantizes_the_rows_of_an_8_bit_gemm),

@@ -1,16 +1,8 @@
 /* Goal: every output of the generic GEMMs with 8-bit weights on a GPU has the chains described in
  * matmul_generic_8_cuda.cu, bit for bit as with the C library's fmaf on the host, for any alignment
  * and number of rows, and is close to the CPU's reference. */
-#include "base/bf16.h"
-#include "base/memory.h"
 #include "device/quantize_row.h"
-#include "quant/matmul.h"
-#include "quant/matmul_internal_cuda.h"
-#include "tests/support/gpu_test.h"
-#include "tests/support/test_values.h"
-
-#include <math.h>
-#include <string.h>
+#include "tests/gpu/matmul_generic_fixture.h"
 
 #define LANES 32
 #define CHUNK 16
@@ -43,12 +35,6 @@ static uint8_t next_quantized(enum rp_dtype dtype) {
     if (dtype == RP_DTYPE_INT8)
         return code == 0x80 ? 0x81 : code;
     return (code & 0x7F) == 0x7F ? 0x7E : code;
-}
-
-static void *allocate(size_t bytes) {
-    void *data = rp_calloc(bytes + 1, 1);
-    assert_non_null(data);
-    return data;
 }
 
 static void make(const struct problem *p, struct data *d) {
@@ -107,12 +93,9 @@ static struct rp_matrix matrix_of(const struct problem *p, void *data, const flo
 /* Runs the GEMM on the GPU; d->out is the downloaded result. */
 static void run(const struct problem *p, struct data *d) {
     struct rp_gpu_step step;
-    rp_gpu_step_open_rows(&step, p->max_rows);
-    step.host.counts->token_count = p->live;
-    rp_gpu_step_upload(&step);
+    open_step(&step, p->max_rows, p->live);
     unsigned char *in = rp_gpu_upload(d->in, d->in_bytes);
     unsigned char *data = rp_gpu_upload(d->weight, d->weight_bytes);
-    unsigned char *out = rp_gpu_upload(d->out, d->out_bytes);
     struct rp_matrix weight =
         matrix_of(p, data + p->skip, rp_gpu_upload(d->scales, d->scale_count * sizeof(float)));
     struct rp_matmul_cuda op = {
@@ -122,17 +105,10 @@ static void run(const struct problem *p, struct data *d) {
         .in = in + p->skip * d->in_element,
         .in_stride = d->in_stride,
         .in_scales = p->quantized ? rp_gpu_upload(d->in_scales, p->max_rows * sizeof(float)) : NULL,
-        .out = {out, p->n, p->out_dtype},
+        .out = {rp_gpu_upload(d->out, d->out_bytes), p->n, p->out_dtype},
         .accumulate = p->accumulate,
         .gate_up = p->gate_up};
-    rp_gpu_limits(&op.limits);
-    assert_int_equal(rp_matmul_generic_cuda_run(&op, NULL), 0);
-    memset(&op, 0xEE, sizeof op); /* nothing is read after the call */
-    memset(&weight, 0xEE, sizeof weight);
-    rp_gpu_download(d->out, out, d->out_bytes);
-    assert_true(rp_gpu_canaries_hold());
-    rp_gpu_free_all();
-    rp_gpu_step_close(&step);
+    run_generic(&op, &weight, d->out, d->out_bytes, &step);
 }
 
 static float in_at(const struct problem *p, const struct data *d, size_t row, size_t k) {

@@ -1,13 +1,6 @@
 /* Goal: every output of the generic GEMMs on a GPU is one chain of fmaf in ascending k, equal to
  * that of the C library's fmaf on the host, for any kernel, alignment and number of rows. */
-#include "base/bf16.h"
-#include "base/memory.h"
-#include "quant/matmul.h"
-#include "quant/matmul_internal_cuda.h"
-#include "tests/support/gpu_test.h"
-#include "tests/support/test_values.h"
-
-#include <math.h>
+#include "tests/gpu/matmul_generic_fixture.h"
 
 struct problem {
     uint32_t live, max_rows, n, k;
@@ -32,12 +25,6 @@ static float next_value(void) {
     return random_state % 61 == 0   ? value * 0x1p12f
            : random_state % 53 == 0 ? value * 0x1p-20f
                                     : value;
-}
-
-static void *allocate(size_t bytes) {
-    void *data = rp_calloc(bytes + 1, 1);
-    assert_non_null(data);
-    return data;
 }
 
 static void make(const struct problem *p, struct data *d) {
@@ -78,32 +65,22 @@ static void destroy(struct data *d) {
 static void run(const struct problem *p, struct data *d) {
     size_t element = rp_dtype_bytes(p->dtype);
     struct rp_gpu_step step;
-    rp_gpu_step_open_rows(&step, p->max_rows);
-    step.host.counts->token_count = p->live;
-    rp_gpu_step_upload(&step);
+    open_step(&step, p->max_rows, p->live);
     unsigned char *in = rp_gpu_upload(d->in, d->in_bytes);
     unsigned char *weight_data = rp_gpu_upload(d->weight, d->weight_bytes);
-    unsigned char *out = rp_gpu_upload(d->out, d->out_bytes);
     struct rp_matrix weight = {.rows = p->n,
                                .cols = p->k,
                                .dtype = p->dtype,
                                .data = weight_data + p->weight_skip * element};
-    struct rp_matmul_cuda op = {.rows = {step.device, RP_ROWS_TOKEN, p->max_rows},
-                                .weight = &weight,
-                                .bias =
-                                    p->bias ? rp_gpu_upload(d->bias, p->n * sizeof(float)) : NULL,
-                                .in = in + p->in_skip * element,
-                                .in_stride = d->in_stride,
-                                .out = {out, d->out_stride, p->out_dtype},
-                                .accumulate = p->accumulate};
-    rp_gpu_limits(&op.limits);
-    assert_int_equal(rp_matmul_generic_cuda_run(&op, NULL), 0);
-    memset(&op, 0xEE, sizeof op); /* nothing is read after the call */
-    memset(&weight, 0xEE, sizeof weight);
-    rp_gpu_download(d->out, out, d->out_bytes);
-    assert_true(rp_gpu_canaries_hold());
-    rp_gpu_free_all();
-    rp_gpu_step_close(&step);
+    struct rp_matmul_cuda op = {
+        .rows = {step.device, RP_ROWS_TOKEN, p->max_rows},
+        .weight = &weight,
+        .bias = p->bias ? rp_gpu_upload(d->bias, p->n * sizeof(float)) : NULL,
+        .in = in + p->in_skip * element,
+        .in_stride = d->in_stride,
+        .out = {rp_gpu_upload(d->out, d->out_bytes), d->out_stride, p->out_dtype},
+        .accumulate = p->accumulate};
+    run_generic(&op, &weight, d->out, d->out_bytes, &step);
 }
 
 static float chain(const struct problem *p, const struct data *d, size_t row, size_t col,

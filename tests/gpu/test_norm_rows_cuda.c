@@ -97,8 +97,6 @@ static void check_rows(uint32_t n, uint32_t max_rows, uint32_t live, enum rp_dty
     assert_same(got.quantized.data, wanted.quantized.data, got.code_bytes, n);
     assert_same(got.quantized.scales, wanted.quantized.scales, got.scale_bytes, n);
     end_case();
-    twin_free(&in);
-    twin_free(&weight);
 }
 
 static void test_many_rows_have_the_bits_of_few(void **state) {
@@ -113,7 +111,5 @@ static void test_many_rows_have_the_bits_of_few(void **state) {
             check_rows(columns[n], counts[c].max_rows, counts[c].live, RP_DTYPE_INT8, n % 2 == 0);
     }
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_many_rows_have_the_bits_of_few))

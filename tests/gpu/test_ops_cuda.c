@@ -2,6 +2,11 @@
  * same bits at any position. */
 #include "tests/gpu/ops_fixture.h"
 
+static struct twin twin_placed(uint32_t n, size_t place, enum rp_dtype dtype) {
+    return twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[place].stride, places[place].offset,
+                       dtype);
+}
+
 static void check_embed(uint32_t n, size_t place, enum rp_dtype dtype) {
     uint32_t vocab = 7; /* id 7 lies past it: the row of id 0 */
     float scale = place % 2 ? 64.0f : 1.0f, *row = make_host(n * 4ull);
@@ -26,8 +31,6 @@ static void check_embed(uint32_t n, size_t place, enum rp_dtype dtype) {
     assert_equal_twin(&out, LIVE_ROWS, true);
     end_case();
     rp_free_aligned(row);
-    twin_free(&table);
-    twin_free(&out);
 }
 
 static void test_embed_scales_the_rows_of_the_ids(void **state) {
@@ -36,8 +39,7 @@ static void test_embed_scales_the_rows_of_the_ids(void **state) {
 }
 
 static void check_add(uint32_t n, size_t place, enum rp_dtype a_dtype, enum rp_dtype b_dtype) {
-    struct twin a = twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[place].stride,
-                                places[place].offset, a_dtype);
+    struct twin a = twin_placed(n, place, a_dtype);
     struct twin b = twin_random(LIVE_ROWS, MAX_ROWS, n, n, 0, b_dtype);
     struct rp_add_args host = {a.host, b.host, a.host, n};
     struct rp_add_cuda args = {token_rows, a.device, b.device, a.device, n};
@@ -45,8 +47,6 @@ static void check_add(uint32_t n, size_t place, enum rp_dtype a_dtype, enum rp_d
     assert_int_equal(rp_add_cuda_run(&args, NULL), 0);
     assert_equal_twin(&a, LIVE_ROWS, true);
     end_case();
-    twin_free(&a);
-    twin_free(&b);
 }
 
 static void test_add_takes_any_dtypes_and_may_work_in_place(void **state) {
@@ -59,8 +59,7 @@ static void test_gather_takes_the_tokens_of_the_logit_rows(void **state) {
     (void)state;
     EACH(s, sizes) EACH(p, places) {
         uint32_t n = sizes[s];
-        struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[p].stride, places[p].offset,
-                                     RP_DTYPE_F32);
+        struct twin in = twin_placed(n, p, RP_DTYPE_F32);
         struct twin out = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
         struct rp_gather_args host = {step.host, in.host, out.host, n};
         struct rp_gather_cuda args = {logit_rows, in.device, out.device, n};
@@ -68,8 +67,6 @@ static void test_gather_takes_the_tokens_of_the_logit_rows(void **state) {
         assert_int_equal(rp_gather_cuda_run(&args, NULL), 0);
         assert_equal_twin(&out, LIVE_LOGIT_ROWS, true);
         end_case();
-        twin_free(&in);
-        twin_free(&out);
     }
 }
 
@@ -108,10 +105,6 @@ static void check_norm(uint32_t cols, uint32_t group, size_t place, enum rp_dtyp
     assert_int_equal(rp_norm_cuda_run(&args, NULL), 0);
     assert_equal_twin(out, live, false);
     end_case();
-    twin_free(&in);
-    twin_free(&other);
-    twin_free(&gathered);
-    twin_free(&weight);
 }
 
 static void test_norm_follows_the_cpu_for_every_size_stride_and_dtype(void **state) {
@@ -191,8 +184,6 @@ static void check_add_norm(uint32_t n, size_t place, uint32_t count, bool with_b
     assert_memory_equal(out.host_base, again.host_base, out.bytes);
     assert_memory_equal(apart.host_base, fused.host_base, fused.bytes);
     end_case();
-    struct twin *all[] = {&fused, &apart, &parts, &term, &out, &again, &weight, &bias};
-    EACH(i, all) twin_free(all[i]);
 }
 
 /* The last layer's: rows of tokens in, rows of logits out, and the residual is unchanged. */
@@ -233,8 +224,6 @@ static void check_add_gather_norm(uint32_t n, size_t place, uint32_t count, bool
     twin_download(&again);
     assert_memory_equal(out.host_base, again.host_base, out.bytes);
     end_case();
-    struct twin *all[] = {&residual, &parts, &term, &sum, &out, &again, &weight, &bias};
-    EACH(i, all) twin_free(all[i]);
 }
 
 static void test_add_norm_gathers_the_logit_rows(void **state) {
@@ -269,8 +258,7 @@ static void test_rope_rotates_exactly_as_the_cpu(void **state) {
     EACH(s, shapes) EACH(d, dtypes) EACH(p, places) {
         uint32_t heads = shapes[s][0], dim = shapes[s][1], rotary = shapes[s][2], n = heads * dim;
         uint32_t positions = 20; /* position 25 lies past them */
-        struct twin x =
-            twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[p].stride, places[p].offset, dtypes[d]);
+        struct twin x = twin_placed(n, p, dtypes[d]);
         struct twin table = vector_random(positions * rotary + 1);
         struct rp_rope_args host = {step.host, x.host, table.host.data, heads,
                                     dim,       rotary, positions};
@@ -280,8 +268,6 @@ static void test_rope_rotates_exactly_as_the_cpu(void **state) {
         assert_int_equal(rp_rope_cuda_run(&args, NULL), 0);
         assert_equal_twin(&x, LIVE_ROWS, true);
         end_case();
-        twin_free(&x);
-        twin_free(&table);
     }
 }
 
@@ -305,8 +291,6 @@ static void check_activation(uint32_t n, size_t place, uint32_t count, bool with
     assert_int_equal(rp_activation_cuda_run(&args, NULL), 0);
     assert_equal_twin(&out, LIVE_ROWS, false);
     end_case();
-    struct twin *all[] = {&parts, &in, &out, &bias};
-    EACH(i, all) twin_free(all[i]);
 }
 
 static void test_activation_follows_the_cpu_in_values_and_partials(void **state) {
@@ -340,9 +324,6 @@ static void check_glu(uint32_t n, size_t place, enum rp_dtype out_dtype, enum rp
     assert_int_equal(rp_glu_cuda_run(&args, NULL), 0);
     assert_equal_twin(&out, LIVE_ROWS, false);
     end_case();
-    twin_free(&gate);
-    twin_free(&up);
-    twin_free(&out);
 }
 
 static void test_glu_of_separate_tensors_follows_the_cpu(void **state) {
@@ -359,8 +340,7 @@ static void test_soft_cap_follows_the_cpu_and_may_work_in_place(void **state) {
     (void)state;
     EACH(s, sizes) EACH(p, places) {
         uint32_t n = sizes[s];
-        struct twin x = twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[p].stride, places[p].offset,
-                                    RP_DTYPE_F32);
+        struct twin x = twin_placed(n, p, RP_DTYPE_F32);
         struct twin other = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
         struct twin *out = s % 2 ? &x : &other;
         struct rp_soft_cap_args host = {x.host, out->host, n, 0.75f};
@@ -370,16 +350,13 @@ static void test_soft_cap_follows_the_cpu_and_may_work_in_place(void **state) {
         assert_int_equal(rp_soft_cap_cuda_run(&args, NULL), 0);
         assert_equal_twin(out, LIVE_ROWS, false);
         end_case();
-        twin_free(&x);
-        twin_free(&other);
     }
 }
 
 /* With a table of factors by position, past whose end its last one counts, and without. */
 static void check_scale(uint32_t n, size_t place, enum rp_dtype in_dtype, enum rp_dtype out_dtype,
                         bool by_position) {
-    struct twin x = twin_random(LIVE_ROWS, MAX_ROWS, n, n + places[place].stride,
-                                places[place].offset, in_dtype);
+    struct twin x = twin_placed(n, place, in_dtype);
     struct twin other = twin_make(MAX_ROWS, n, n, 0, out_dtype), table = vector_random(2);
     struct twin *out = in_dtype == out_dtype && place % 2 ? &x : &other;
     struct rp_scale_args host = {.step = step.host,
@@ -400,8 +377,6 @@ static void check_scale(uint32_t n, size_t place, enum rp_dtype in_dtype, enum r
     assert_int_equal(rp_scale_cuda_run(&args, NULL), 0);
     assert_equal_twin(out, LIVE_ROWS, true);
     end_case();
-    struct twin *twins[] = {&x, &other, &table};
-    EACH(i, twins) twin_free(twins[i]);
 }
 
 static void test_scale_has_the_bits_of_the_cpu(void **state) {
@@ -415,8 +390,7 @@ static void test_scale_has_the_bits_of_the_cpu(void **state) {
 static void check_layer_norm(uint32_t n, uint32_t groups, size_t place, enum rp_dtype in_dtype,
                              enum rp_dtype out_dtype, bool with_bias) {
     uint32_t cols = n * groups;
-    struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, cols, cols + places[place].stride,
-                                 places[place].offset, in_dtype);
+    struct twin in = twin_placed(cols, place, in_dtype);
     struct twin other = twin_make(MAX_ROWS, cols, cols, 0, out_dtype);
     struct twin weight = vector_random(cols), bias = vector_random(cols);
     struct twin *out = in_dtype == out_dtype ? &in : &other;
@@ -429,8 +403,6 @@ static void check_layer_norm(uint32_t n, uint32_t groups, size_t place, enum rp_
     assert_int_equal(rp_layer_norm_cuda_run(&args, NULL), 0);
     assert_equal_twin(out, LIVE_ROWS, false);
     end_case();
-    struct twin *twins[] = {&in, &other, &weight, &bias};
-    EACH(i, twins) twin_free(twins[i]);
 }
 
 static void test_layer_norm_follows_the_cpu_for_every_size_group_and_dtype(void **state) {
@@ -447,32 +419,46 @@ static void test_layer_norm_follows_the_cpu_for_every_size_group_and_dtype(void 
     }
 }
 
+/* Row 4 of a batch, and a copy of it in a batch of its own. */
+struct row_case {
+    struct twin in, alone, all, one, weight;
+};
+
+static struct row_case make_row_case(uint32_t n) {
+    struct row_case c;
+    c.in = twin_random(LIVE_ROWS, MAX_ROWS, n, n, 0, RP_DTYPE_F32);
+    c.alone = twin_make(1, n, n + 3, 1, RP_DTYPE_F32);
+    c.all = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
+    c.one = twin_make(1, n, n + 1, 0, RP_DTYPE_F32);
+    c.weight = vector_random(n);
+    for (uint32_t col = 0; col < n; col++)
+        twin_set(&c.alone, 0, col, ((float *)c.in.host.data)[4 * (size_t)n + col]);
+    twin_upload(&c.alone);
+    return c;
+}
+
+static void end_row_case(struct row_case *c) {
+    size_t n = c->all.cols;
+    twin_download(&c->all);
+    twin_download(&c->one);
+    assert_memory_equal((float *)c->all.host.data + 4 * n, c->one.host.data, n * 4);
+    end_case();
+}
+
 static void test_a_row_of_layer_norm_has_the_same_bits_in_every_batch(void **state) {
     (void)state;
     EACH(s, sizes) {
-        uint32_t n = sizes[s], row = 4;
-        struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, n, n, 0, RP_DTYPE_F32);
-        struct twin alone = twin_make(1, n, n + 3, 1, RP_DTYPE_F32);
-        struct twin all = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
-        struct twin one = twin_make(1, n, n + 1, 0, RP_DTYPE_F32);
-        struct twin weight = vector_random(n);
-        for (uint32_t c = 0; c < n; c++)
-            twin_set(&alone, 0, c, ((float *)in.host.data)[row * (size_t)n + c]);
-        twin_upload(&alone);
-        struct rp_layer_norm_cuda batch = {token_rows, in.device, all.device, weight.device.data,
-                                           NULL,       n,         n,          1e-5f};
+        uint32_t n = sizes[s];
+        struct row_case c = make_row_case(n);
+        struct rp_layer_norm_cuda batch = {
+            token_rows, c.in.device, c.all.device, c.weight.device.data, NULL, n, n, 1e-5f};
         struct rp_layer_norm_cuda single = batch;
         single.rows.max_rows = 1;
-        single.in = alone.device;
-        single.out = one.device;
+        single.in = c.alone.device;
+        single.out = c.one.device;
         assert_int_equal(rp_layer_norm_cuda_run(&batch, NULL), 0);
         assert_int_equal(rp_layer_norm_cuda_run(&single, NULL), 0);
-        twin_download(&all);
-        twin_download(&one);
-        assert_memory_equal((float *)all.host.data + row * (size_t)n, one.host.data, n * 4ull);
-        end_case();
-        struct twin *twins[] = {&in, &alone, &all, &one, &weight};
-        EACH(i, twins) twin_free(twins[i]);
+        end_row_case(&c);
     }
 }
 
@@ -497,41 +483,27 @@ static void test_activation_of_large_inputs_is_finite(void **state) {
         assert_equal_twin(&out, LIVE_ROWS, false);
     }
     end_case();
-    twin_free(&in);
-    twin_free(&out);
 }
 
 static void test_a_row_has_the_same_bits_in_every_batch_and_place(void **state) {
     (void)state;
     EACH(s, sizes) {
-        uint32_t n = sizes[s], row = 4;
-        struct twin in = twin_random(LIVE_ROWS, MAX_ROWS, n, n, 0, RP_DTYPE_F32);
-        struct twin alone = twin_make(1, n, n + 3, 1, RP_DTYPE_F32);
-        struct twin all = twin_make(MAX_ROWS, n, n, 0, RP_DTYPE_F32);
-        struct twin one = twin_make(1, n, n + 1, 0, RP_DTYPE_F32);
-        struct twin weight = vector_random(n);
-        for (uint32_t c = 0; c < n; c++)
-            twin_set(&alone, 0, c, ((float *)in.host.data)[row * (size_t)n + c]);
-        twin_upload(&alone);
+        uint32_t n = sizes[s];
+        struct row_case c = make_row_case(n);
         struct rp_norm_cuda batch = {.rows = token_rows,
-                                     .in = in.device,
-                                     .out = all.device,
-                                     .weight = weight.device.data,
+                                     .in = c.in.device,
+                                     .out = c.all.device,
+                                     .weight = c.weight.device.data,
                                      .cols = n,
                                      .group = n,
                                      .eps = 1e-5f};
         struct rp_norm_cuda single = batch;
         single.rows.max_rows = 1;
-        single.in = alone.device;
-        single.out = one.device;
+        single.in = c.alone.device;
+        single.out = c.one.device;
         assert_int_equal(rp_norm_cuda_run(&batch, NULL), 0);
         assert_int_equal(rp_norm_cuda_run(&single, NULL), 0);
-        twin_download(&all);
-        twin_download(&one);
-        assert_memory_equal((float *)all.host.data + row * (size_t)n, one.host.data, n * 4ull);
-        end_case();
-        struct twin *twins[] = {&in, &alone, &all, &one, &weight};
-        EACH(i, twins) twin_free(twins[i]);
+        end_row_case(&c);
     }
 }
 
@@ -572,8 +544,6 @@ static void check_shapes(uint32_t n, uint32_t partial_count) {
         assert_memory_equal(out.host_base, wanted_out, n * 4ull);
     }
     end_case();
-    struct twin *twins[] = {&parts, &first, &weight, &residual, &out};
-    EACH(i, twins) twin_free(twins[i]);
     rp_free_aligned(wanted);
     rp_free_aligned(wanted_out);
 }
@@ -588,8 +558,6 @@ static void test_a_row_has_the_same_bits_in_every_bucket(void **state) {
         check_shapes(5120, counts[c]);
     }
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_embed_scales_the_rows_of_the_ids),
                  TEST(test_add_takes_any_dtypes_and_may_work_in_place),

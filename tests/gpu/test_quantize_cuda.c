@@ -125,7 +125,6 @@ static void check_quantize(uint32_t n, size_t place, uint32_t max_rows, enum rp_
     assert_quantized(&buffer, &in, LIVE_ROWS);
     assert_equal_twin(&in, LIVE_ROWS, true);
     end_case();
-    twin_free(&in);
 }
 
 static void test_rows_become_the_quantized_values_that_the_host_makes(void **state) {
@@ -198,8 +197,6 @@ static void check_norm(const struct norm_case *c) {
     assert_int_equal(rp_norm_cuda_run(&args, NULL), 0);
     check_given(&plain, &out, c->given, &buffer, live);
     end_case();
-    struct twin *all[] = {&in, &plain, &out, &weight};
-    EACH(i, all) twin_free(all[i]);
 }
 
 static void test_norm_gives_the_quantized_values_of_its_output(void **state) {
@@ -267,8 +264,6 @@ static void check_add_norm(const struct add_norm_case *c) {
     twin_download(&second);
     assert_memory_equal(residual.host_base, second.host_base, residual.bytes);
     end_case();
-    struct twin *all[] = {&residual, &second, &parts, &term, &plain, &out, &weight, &bias};
-    EACH(i, all) twin_free(all[i]);
 }
 
 static void test_add_norm_gives_the_quantized_values_of_its_output(void **state) {
@@ -322,8 +317,6 @@ static void check_activation(uint32_t n, size_t place, uint32_t count, uint32_t 
     assert_int_equal(rp_activation_cuda_run(&args, NULL), 0);
     check_given(&plain, &out, given, &buffer, LIVE_ROWS);
     end_case();
-    struct twin *all[] = {&parts, &in, &plain, &out};
-    EACH(i, all) twin_free(all[i]);
 }
 
 static void test_activation_gives_the_quantized_values_of_its_output(void **state) {
@@ -395,8 +388,6 @@ static void check_glu(const struct glu_case *c) {
     check_given(&plain, &alone, true, &buffer, LIVE_ROWS);
     assert_equal_twin(&up, LIVE_ROWS, true);
     end_case();
-    struct twin *all[] = {&gate, &up, &normed, &plain, &out, &alone, &weight};
-    EACH(i, all) twin_free(all[i]);
 }
 
 static void test_glu_gives_the_quantized_values_of_its_output(void **state) {
@@ -455,11 +446,8 @@ static void test_embed_reads_rows_of_quantized_values(void **state) {
         end_case();
         rp_free_aligned(quantized);
         rp_free_aligned(values);
-        twin_free(&out);
     }
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 RP_GPU_TEST_MAIN(NULL, NULL, TEST(test_rows_become_the_quantized_values_that_the_host_makes),
                  TEST(test_many_and_long_rows_become_the_same_quantized_values),
