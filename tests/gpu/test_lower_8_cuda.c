@@ -3,7 +3,7 @@
  * shapes that the fast kernels support, lowered for 1, 8, 64 and 2,048 rows; the list of
  * launches. */
 #include "base/memory.h"
-#include "tests/gpu/lower_fixture.h"
+#include "tests/gpu/lowered_fixture.h"
 
 enum { POSITIONS = 2048, LAUNCHES_MAX = 256 };
 

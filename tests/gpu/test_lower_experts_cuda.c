@@ -3,7 +3,7 @@
  * launches where rows are many, and without fusion.
  * Method: small models lowered for 8 to 512 rows; the list of launches. */
 #include "device/experts_cuda.h"
-#include "tests/gpu/lower_fixture.h"
+#include "tests/gpu/lowered_fixture.h"
 
 enum { POSITIONS = 512 };
 

@@ -1,7 +1,7 @@
-/* lower_fixture.h - a small random model lowered on a GPU, for the tests of the list of launches.
+/* lowered_fixture.h - a small random model lowered on a GPU, for the tests of the list of launches.
  * Included once per test program. */
-#ifndef RP_TESTS_GPU_LOWER_FIXTURE_H
-#define RP_TESTS_GPU_LOWER_FIXTURE_H
+#ifndef RP_TESTS_GPU_LOWERED_FIXTURE_H
+#define RP_TESTS_GPU_LOWERED_FIXTURE_H
 
 #include "tests/support/driver.h"
 #include "tests/support/family_configs.h"
