@@ -79,6 +79,21 @@ struct rp_attention_args rp_lowering_attention(const struct rp_program *program,
                                       .first_head = op->u.attention.first_head};
 }
 
+struct rp_route_args rp_lowering_route(const struct rp_program *program,
+                                       const struct rp_bindings *bindings, const struct rp_op *op) {
+    return (struct rp_route_args){.logits = rp_lowering_values(program, bindings, &op->in[0]),
+                                  .out = rp_lowering_values(program, bindings, &op->out),
+                                  .bias = op->vector,
+                                  .experts = op->u.route.experts,
+                                  .score = op->u.route.score,
+                                  .renormalize = op->u.route.renormalize,
+                                  .groups = op->u.route.groups,
+                                  .groups_used = op->u.route.groups_used,
+                                  .group_best = op->u.route.group_best,
+                                  .factor = op->u.route.factor,
+                                  .scales = op->bias};
+}
+
 bool rp_lowering_describe(struct rp_launch_info *info, const struct rp_program *program,
                           const struct rp_fused_op *fused, const char *kernel, bool explain,
                           struct rp_arena *memory) {

@@ -5,6 +5,7 @@
 #include "attention/attention.h"
 #include "backend/fuse.h"
 #include "base/memory.h"
+#include "device/experts.h"
 #include "device/ops.h"
 
 /* Where the columns of a view lie in the arena; all zero for no tensor. */
@@ -30,6 +31,10 @@ struct rp_layer_pages rp_lowering_pages(const struct rp_bindings *bindings, uint
 struct rp_attention_args rp_lowering_attention(const struct rp_program *program,
                                                const struct rp_bindings *bindings,
                                                const struct rp_op *op);
+
+/* The arguments of a ROUTE operator; bias and scales are the program's, in host memory. */
+struct rp_route_args rp_lowering_route(const struct rp_program *program,
+                                       const struct rp_bindings *bindings, const struct rp_op *op);
 
 /* The info of a launch of the fused operator: the names of its members joined with '+', as far as
  * they fit. explain: with a copy of why_not in `memory`; false: memory is out. */

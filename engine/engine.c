@@ -12,14 +12,6 @@
 
 #include <string.h>
 
-/* The status; when a GPU is out of memory, *err says what would fit. */
-static int explain_weights(const struct rp_engine *engine, int status, struct rp_error *err) {
-    return status == RP_STATUS_NO_MEMORY && engine->layout.on_gpu
-               ? rp_gpu_plan_no_room(&engine->config, &engine->layout, engine->layout.page_count,
-                                     err)
-               : status;
-}
-
 /* Copies the weights to the device, or reserves their memory and starts a thread that fills it.
  * With fast numerics cuBLASLt times its algorithms during capture, and copies would disturb it. On
  * a GPU the weights are counted by what the device allocated. */
@@ -34,8 +26,11 @@ static int prepare_weights(struct rp_engine *engine, struct rp_error *err) {
             ? rp_weights_reserve(backend, engine->device, engine->model, &engine->prepared, err)
             : rp_weights_prepare(backend, engine->device, engine->model, &engine->prepared,
                                  engine->config.progress, engine->config.progress_ctx, err);
+    if (status == RP_STATUS_NO_MEMORY && engine->layout.on_gpu)
+        return rp_gpu_plan_no_room(&engine->config, &engine->layout, engine->layout.page_count,
+                                   err);
     if (status != RP_OK)
-        return explain_weights(engine, status, err);
+        return status;
     backend->memory(engine->device, &after);
     engine->weights_bytes = after.allocated_bytes - before.allocated_bytes;
     if (reserves)
@@ -44,16 +39,15 @@ static int prepare_weights(struct rp_engine *engine, struct rp_error *err) {
 }
 
 static int await_weights(struct rp_engine *engine, struct rp_error *err) {
-    int status = rp_weights_loader_end(&engine->loader, engine->config.progress,
-                                       engine->config.progress_ctx, err);
-    return explain_weights(engine, status, err);
+    return rp_weights_loader_end(&engine->loader, engine->config.progress,
+                                 engine->config.progress_ctx, err);
 }
 
 /* Stops the loader after another part failed with `status`. If reading the weights has failed, that
  * error is returned instead: it came first, or explains the other. */
 static int cancel_weights(struct rp_engine *engine, int status, struct rp_error *err) {
     int loaded = rp_weights_loader_cancel(&engine->loader, err);
-    return loaded == RP_OK ? status : explain_weights(engine, loaded, err);
+    return loaded == RP_OK ? status : loaded;
 }
 
 static int make_graphs(struct rp_engine *engine, const struct rp_program *program,

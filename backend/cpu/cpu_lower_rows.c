@@ -177,17 +177,7 @@ static int make_row_part(struct rp_cpu_lowering *low, const struct rp_op *op, rp
         break;
     case RP_OP_ROUTE:
         *out_run = rp_route_rows;
-        args->route = (struct rp_route_args){.logits = in0,
-                                             .out = out,
-                                             .bias = op->vector,
-                                             .experts = op->u.route.experts,
-                                             .score = op->u.route.score,
-                                             .renormalize = op->u.route.renormalize,
-                                             .groups = op->u.route.groups,
-                                             .groups_used = op->u.route.groups_used,
-                                             .group_best = op->u.route.group_best,
-                                             .factor = op->u.route.factor,
-                                             .scales = op->bias};
+        args->route = rp_lowering_route(low->program, low->bindings, op);
         break;
     case RP_OP_GLU:
         *out_run = rp_glu_rows;

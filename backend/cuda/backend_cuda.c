@@ -19,7 +19,7 @@ static inline void rp_cpu_pause(void) {
 #endif
 }
 
-/* Protects rp_device.error: several threads copy weights while another captures. */
+/* Protects rp_device.error: at the start one thread copies weights while another captures. */
 static pthread_mutex_t error_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int rp_cuda_check(struct rp_device *device, cudaError_t error, const char *what) {

@@ -59,15 +59,7 @@ int rp_lower_experts_open(struct lowering *low) {
 static int describe_route(const struct lowering *low, const struct rp_fused_op *fused,
                           const struct rp_op *op, struct rp_route_cuda *out) {
     *out = (struct rp_route_cuda){.rows = rows_of(low, op),
-                                  .route = {.logits = values_of(low, &op->in[0]),
-                                            .out = values_of(low, &op->out),
-                                            .experts = op->u.route.experts,
-                                            .score = op->u.route.score,
-                                            .renormalize = op->u.route.renormalize,
-                                            .groups = op->u.route.groups,
-                                            .groups_used = op->u.route.groups_used,
-                                            .group_best = op->u.route.group_best,
-                                            .factor = op->u.route.factor},
+                                  .route = rp_lowering_route(low->program, low->bindings, op),
                                   .partials = partials_of(low, fused)};
     int status = constant_of(low, op->vector, op->u.route.experts.count, &out->route.bias);
     return status == RP_OK

@@ -19,8 +19,8 @@
 struct lane {
     cudaStream_t stream;
     cudaEvent_t sent[PIECES];
-    unsigned char *pieces[PIECES]; /* pinned; NULL: there was none, memory is sent as it is */
-    unsigned char *staging;        /* device memory for a piece; NULL: nothing was quantized yet */
+    unsigned char *pieces[PIECES]; /* pinned; NULL: out of pinned memory, pageable memory is sent */
+    unsigned char *staging;        /* device memory for a piece; NULL until rows are uploaded */
 };
 
 struct rp_cuda_upload {
@@ -180,11 +180,8 @@ int rp_cuda_upload_begin(struct rp_device *device, bool rows) {
 
 int rp_cuda_upload(struct rp_device *device, void *to, const void *from, size_t bytes) {
     bool bad;
-    if (!device->upload && bytes < SMALL_BYTES)
+    if (!device->upload && (bytes < SMALL_BYTES || rp_cuda_upload_begin(device, false) != RP_OK))
         return rp_cuda_copy_in(device, to, from, bytes);
-    int status = rp_cuda_upload_begin(device, false);
-    if (status != RP_OK)
-        return status;
     return run_job(device,
                    (struct job){.to = to, .from = from, .bytes = bytes, .piece_bytes = PIECE_BYTES},
                    &bad);

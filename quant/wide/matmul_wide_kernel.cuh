@@ -167,8 +167,8 @@ __device__ __forceinline__ void copy_all(const rp_matmul_wide_args &args, ring r
             ring_next<Shape>(r);
         }
     }
-    /* A block must not end before the last arrival of the other one at its barriers: that would be
-     * an access to shared memory of no block. The last copies of both have come then, too. */
+    /* A block must not end before the other block's last arrival at its barriers: an access to the
+     * shared memory of a block that has ended faults. All copies to both are complete by then. */
     for (int i = 0; i < Shape::STAGES && Shape::CLUSTER > 1; i++) {
         rp_barrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
         ring_next<Shape>(r);
