@@ -171,9 +171,12 @@ struct rp_sweep_run rp_sweep_judge_lost(const struct rp_sweep_objective *objecti
 bool rp_sweep_is_lost(const struct rp_sweep_objective *objective, const struct rp_load_plan *plan,
                       const struct rp_load_records *records, bool exclude_warm_up,
                       uint64_t now_ns) {
-    struct rp_sweep_run run =
-        rp_sweep_judge_lost(objective, 0, plan, records, 0, exclude_warm_up, now_ns);
-    return run.requests && clear_side(objective->share, &run) < 0;
+    uint64_t lag_ns = 0;
+    for (uint64_t i = 0; i < records->lag_count; i++)
+        lag_ns = RP_MAX(lag_ns, records->lag_ns[i]);
+    struct rp_sweep_run run = rp_sweep_judge_lost(objective, 0, plan, records,
+                                                  (double)lag_ns * 1e-6, exclude_warm_up, now_ns);
+    return run.requests && clear_side(objective->share, &run) < 0 && !run.client_slow;
 }
 
 void rp_sweep_estimate_alone(const struct rp_sweep_objective *objective,

@@ -75,7 +75,8 @@ struct rp_sweep_run rp_sweep_judge(const struct rp_sweep_objective *objective, d
 /* A run that lasts, at now_ns: whether so many requests have missed a bound that the run fails
  * clearly (its 90 % interval is below the objective) even if all others are good. A request without
  * a complete answer misses a bound once more time than that has passed. Requests that begin before
- * the first answer has ended do not count if exclude_warm_up. `plan` has the records' requests. */
+ * the first answer has ended do not count if exclude_warm_up. `plan` has the records' requests.
+ * False as long as the client's greatest lag may be the cause: the run would end as client_slow. */
 bool rp_sweep_is_lost(const struct rp_sweep_objective *objective, const struct rp_load_plan *plan,
                       const struct rp_load_records *records, bool exclude_warm_up, uint64_t now_ns);
 /* Evaluates a run that ended at now_ns because it was lost: `good` counts the requests that could

@@ -428,6 +428,21 @@ static void test_a_run_that_may_still_hold_is_not_lost(void **state) {
     load_fixture_close(&run);
 }
 
+static void test_a_run_is_not_lost_as_long_as_the_clients_lag_may_be_the_cause(void **state) {
+    struct rp_sweep_objective objective = {.bounds = {{[RP_LOAD_TTFT] = 100}}, .share = 0.9};
+    struct load_fixture run;
+    (void)state;
+    open_run(&run, 100, 150);
+    assert_true(is_lost(&objective, &run, false, 2000));
+    run.records.lag_ns = rp_calloc(1, sizeof *run.records.lag_ns);
+    run.records.lag_count = 1;
+    run.records.lag_ns[0] = 60000000; /* the bound is 220 ms then */
+    assert_false(is_lost(&objective, &run, false, 2000));
+    run.records.lag_ns[0] = 24000000; /* 148 ms */
+    assert_true(is_lost(&objective, &run, false, 2000));
+    load_fixture_close(&run);
+}
+
 static void test_requests_before_the_first_answer_are_no_loss_if_warm_up_is_excluded(void **state) {
     struct rp_sweep_objective objective = {.bounds = {{[RP_LOAD_TTFT] = 100}}, .share = 0.99};
     struct load_fixture run;
@@ -567,6 +582,7 @@ int main(void) {
         cmocka_unit_test(test_steps_away_from_the_first_rate_grow_up_to_two),
         cmocka_unit_test(test_a_run_is_lost_once_too_many_requests_are_late),
         cmocka_unit_test(test_a_run_that_may_still_hold_is_not_lost),
+        cmocka_unit_test(test_a_run_is_not_lost_as_long_as_the_clients_lag_may_be_the_cause),
         cmocka_unit_test(test_requests_before_the_first_answer_are_no_loss_if_warm_up_is_excluded),
         cmocka_unit_test(test_a_slow_client_does_not_make_a_lost_run_the_servers_fault),
         cmocka_unit_test(test_the_first_rate_is_near_what_a_closed_loop_completes),

@@ -146,7 +146,8 @@ def check_a_run_far_above_the_capacity_ends_early():
         assert server.seen < 4500, server.seen
     result = json.loads(out)
     assert code == 1 and result["state"] == "out_of_runs", (code, out[:1000], errors)
-    assert all(point["good"] < 0.9 * point["requests"] and point["requests"] > 8000 for point in result["points"])
+    assert all(point["good"] < 0.9 * point["requests"] and point["requests"] > 8000
+               for point in result["points"]), result["points"]
 
 
 def check_without_a_first_rate_it_begins_near_the_capacity():
