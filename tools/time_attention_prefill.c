@@ -3,7 +3,8 @@
  *
  * Not part of the build. From the repository's root, after ./dev build:
  *   nvcc -O2 -I. tools/time_attention_prefill.c build/release/librp_cuda.a \
- *       build/release/librp_kvcache.a build/release/librp_base.a -lxxhash -o time_attention_prefill
+ *       build/release/librp_kvcache.a build/release/librp_device.a build/release/librp_base.a \
+ *       -lxxhash -o time_attention_prefill
  *   ./time_attention_prefill [heads kv_heads head_dim page_tokens]      (32 8 128 64: Llama-3.1-8B)
  *
  * Attention: one causal prompt; TFLOP/s of the unmasked pairs, 4 * heads * dim * n * (n + 1) / 2.

@@ -9,6 +9,11 @@
  * of a block runs on the tensor cores together with P V of the previous block, overlapped with the
  * softmax.
  *
+ * Two blocks form a cluster that claims a tile of the plan, twice as many tokens: each has half of
+ * them, and both walk the same blocks of keys. One copies K, the other V, to both. Long prompts run
+ * at the GPU's power limit, and this halves the bytes read from the L2. A stage is free when the
+ * warps of both blocks have read it. Over 8-bit pages each block works for itself.
+ *
  *   claim -> q_full -> | S = Q K0 | softmax | S = Q K1, O += P V0 | softmax | ... | O += P Vn | store
  *
  * Key blocks are at absolute multiples of their size, in rising order. A row's bits do not depend
@@ -29,7 +34,8 @@ bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *co
 }
 
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config) {
-    return ROWS / (config->heads / config->kv_heads);
+    const uint32_t blocks = rp_dtype_bytes(config->kv.dtype) == 1 ? 1 : 2; /* of a cluster */
+    return ROWS / (config->heads / config->kv_heads) * blocks;
 }
 
 uint32_t rp_attention_prefill_wgmma_cuda_keys(const rp_attention_cuda_config *config) {

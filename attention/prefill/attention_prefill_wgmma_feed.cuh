@@ -7,7 +7,7 @@
 #include "attention/attention_tile_cuda.cuh"
 #include "attention/prefill/attention_wgmma_cuda.cuh"
 
-#define ROWS        128 /* rows per tile */
+#define ROWS        128 /* rows of a block */
 #define STAGES      2   /* stages of the K ring and of the V ring */
 #define COMPUTING   256 /* threads */
 #define CONVERTING  128 /* threads that convert quantized values */
@@ -33,6 +33,8 @@ template <int D> struct shape {
  * pages 128 * (48 + 48) + 256 * 208. */
 template <int D, rp_dtype Page> struct teams {
     static constexpr bool is_quantized = page_of<Page>::is_quantized;
+    /* Blocks of a cluster, each with its part of a plan's tile, and all with the same K and V. */
+    static constexpr uint32_t cluster = is_quantized ? 1 : 2;
     /* Of Q: of the tile that is stored, the current tile and the next. */
     static constexpr int q_stages = D == 256 ? 1 : D == 128 && is_quantized ? 2 : Q_STAGES;
     static constexpr uint32_t threads = is_quantized ? 512 : 384;
@@ -56,7 +58,8 @@ template <int D, rp_dtype Page> struct teams {
 };
 
 struct claimed_tile {
-    prefill_tile tile;
+    prefill_tile plan; /* the cluster's: blocks of keys that it sees are read */
+    prefill_tile tile; /* this block's tokens of it */
     uint32_t kv_head;
 };
 
@@ -65,6 +68,8 @@ struct control {
     uint64_t q_full[Q_STAGES], q_empty[Q_STAGES];
     uint64_t full[2][STAGES], empty[2][STAGES]; /* of K, of V */
     uint64_t tile_full[TILE_STAGES], may_claim;
+    uint64_t claim_full[TILE_STAGES];                   /* in a cluster's second block */
+    uint32_t claims[TILE_STAGES];                       /* there: what the first one claimed */
     uint64_t staged_full[HALVES], staged_empty[HALVES]; /* of quantized values */
     claimed_tile tiles[TILE_STAGES];
     int32_t params[TILE_STAGES][RP_MASK_PARAMS_MAX]; /* of a program, for each tile */
@@ -100,9 +105,10 @@ using turn = ring<STAGES>;
 
 /* --- producer --------------------------------------------------------------------------- */
 
-/* K and V of one block: each lane with a page issues the bulk copy of its part of the columns.
+/* K and V of one block: each lane with a page issues the bulk copy of its part of the columns. In a
+ * cluster the first block copies K, the second one V, to both, when both have freed the stage.
  * entry: mask program's block entry. */
-template <int D, typename Mask>
+template <int D, typename Mask, uint32_t Cluster>
 static __device__ __forceinline__ void copy_block(const wgmma_args &args, const addresses &to,
                                                   uint32_t kv_head, turn &ring, uint32_t position,
                                                   uint32_t page, bool mine, uint32_t entry) {
@@ -119,12 +125,14 @@ static __device__ __forceinline__ void copy_block(const wgmma_args &args, const 
             barrier_expect(barrier, bytes);
         }
         __syncwarp();
-        if (mine)
-            copy_box(to.kv[plane] + ring.stage * shape<D>::block_bytes +
-                         lane % parts * shape<D>::part_bytes + position % keys * 128,
-                     &args.map, barrier, lane % parts * 64,
-                     position & (args.call.args.kv.page_tokens - 1), kv_head,
-                     args.call.args.layer * 2 + plane, page);
+        if (mine && (Cluster == 1 || plane == cluster_rank())) {
+            auto copy = Cluster == 1 ? copy_box : copy_box_to_both;
+            copy(to.kv[plane] + ring.stage * shape<D>::block_bytes +
+                     lane % parts * shape<D>::part_bytes + position % keys * 128,
+                 &args.map, barrier, lane % parts * 64,
+                 position & (args.call.args.kv.page_tokens - 1), kv_head,
+                 args.call.args.layer * 2 + plane, page);
+        }
     }
     ring.next();
 }
@@ -237,7 +245,7 @@ template <int D, typename Mask> struct block_walk {
      * page. */
     __device__ __forceinline__ bool is_needed(const claimed_tile &work, uint32_t position,
                                               uint32_t count, uint32_t group) const {
-        const prefill_tile &tile = work.tile;
+        const prefill_tile &tile = work.plan;
         if (position >= tile.key_end)
             return false;
         if constexpr (Mask::is_program)
@@ -266,9 +274,9 @@ static __device__ __forceinline__ void feed_blocks(const wgmma_args &args, contr
     auto look_up = [&]() {
         uint32_t position = walk.key() + offset;
         is_mine = offset < keys && walk.is_needed(work, position, box, group);
-        page = is_mine ? work.tile.pages[position >> shift] : 0;
+        page = is_mine ? work.plan.pages[position >> shift] : 0;
     };
-    walk.begin(args.call, work.tile);
+    walk.begin(args.call, work.plan);
     bool more = walk.next(args.call);
     if (more)
         look_up();
@@ -300,7 +308,7 @@ static __device__ __forceinline__ void feed_keys(const wgmma_args &args, const a
         barrier_wait(at(&shared->tile_full[count % TILE_STAGES]), count / TILE_STAGES & 1);
         const claimed_tile work = shared->tiles[count % TILE_STAGES];
         if (work.tile.tokens == 0)
-            return;
+            break;
         feed_blocks<D, Mask, is_quantized ? 1 : shape<D>::parts>(
             args, shared, work, group,
             [&](uint32_t position, uint32_t page, bool mine, uint32_t entry) {
@@ -308,9 +316,14 @@ static __device__ __forceinline__ void feed_keys(const wgmma_args &args, const a
                     stage_block<D, Page>(args, to, work.kv_head, half, blocks++, position, page,
                                          mine);
                 else
-                    copy_block<D, Mask>(args, to, work.kv_head, stage, position, page, mine, entry);
+                    copy_block<D, Mask, teams<D, Page>::cluster>(args, to, work.kv_head, stage,
+                                                                 position, page, mine, entry);
             });
     }
+    /* A block must not end before the other one's last arrival at its barriers. */
+    for (uint32_t i = 0; i < STAGES && teams<D, Page>::cluster > 1; i++, stage.next())
+        for (uint32_t plane = 0; plane < 2; plane++)
+            barrier_wait(at(&shared->empty[plane][stage.stage]), stage.parity ^ 1);
 }
 
 template <bool Wide>
@@ -387,24 +400,56 @@ static __device__ __forceinline__ void prefetch_q(const rp_attention_args &args,
     }
 }
 
-/* One thread: claims a tile and publishes it to the block. Each block's first tile is static. */
+/* The count-th claim of a cluster, by one thread of each of its blocks: the first one claims and
+ * tells the other. The first claim is static. */
+template <uint32_t Cluster>
+static __device__ __forceinline__ uint32_t claim(const rp_attention_cuda_args &call,
+                                                 control *shared, uint32_t items, uint32_t count) {
+    const uint32_t slot = count % TILE_STAGES;
+    if (count == 0)
+        return blockIdx.x / Cluster;
+    if (Cluster > 1 && cluster_rank() != 0) {
+        barrier_expect(at(&shared->claim_full[slot]), sizeof(uint32_t));
+        barrier_wait_cluster(at(&shared->claim_full[slot]), (count - 1) / TILE_STAGES & 1);
+        return shared->claims[slot];
+    }
+    uint32_t *counter = &call.workspace.claims[CLAIM];
+    barrier_wait(at(&shared->may_claim), (count - 1) & 1);
+    const uint32_t before = atomicAdd(counter, 1), claimed = gridDim.x / Cluster + before;
+    if (before == items - 1)
+        *counter = 0; /* every block has made its last claim */
+    if (Cluster > 1)
+        send_word(at(&shared->claims[slot]), claimed, at(&shared->claim_full[slot]), 1);
+    return claimed;
+}
+
+/* This block's half of the tokens of a plan's tile; a single token is in both halves. */
 template <typename Mask>
+static __device__ __forceinline__ prefill_tile half_tile(const rp_attention_cuda_args &call,
+                                                         prefill_tile tile) {
+    const uint32_t half = (tile.tokens + 1) / 2,
+                   first = min(cluster_rank() * half, tile.tokens - 1);
+    tile.token += first;
+    tile.position += first;
+    tile.tokens = min(half, tile.tokens - first);
+    if (!Mask::is_program) {
+        tile.first_key = first_visible(call.args.window, tile.position);
+        tile.key_end = tile.position + tile.tokens;
+    }
+    return tile;
+}
+
+/* One thread: claims a tile and publishes it to the block. */
+template <typename Mask, uint32_t Cluster>
 static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &call,
                                                   control *shared, uint32_t count) {
-    uint32_t *counter = &call.workspace.claims[CLAIM];
     uint32_t items = call.workspace.plans[call.mask_class].head->tiles * call.args.kv_heads;
-    uint32_t claim = blockIdx.x;
-    if (count != 0) {
-        barrier_wait(at(&shared->may_claim), (count - 1) & 1);
-        uint32_t before = atomicAdd(counter, 1);
-        claim = gridDim.x + before;
-        if (before == items - 1)
-            *counter = 0; /* every block has made its last claim */
-    }
+    uint32_t item = claim<Cluster>(call, shared, items, count);
     claimed_tile work = {};
-    if (claim < items) {
-        work.tile = find_tile<Mask>(call, claim / call.args.kv_heads);
-        work.kv_head = claim % call.args.kv_heads;
+    if (item < items) {
+        work.plan = find_tile<Mask>(call, item / call.args.kv_heads);
+        work.tile = Cluster > 1 ? half_tile<Mask>(call, work.plan) : work.plan;
+        work.kv_head = item % call.args.kv_heads;
         for (int i = 0; i < Mask::param_count; i++)
             shared->params[count % TILE_STAGES][i] = (int32_t)work.tile.params[i];
     }
@@ -429,7 +474,7 @@ static __device__ __forceinline__ void feed(const wgmma_args &args, const addres
         const uint32_t slot = count % stages;
         /* tiles[count % TILE_STAGES] is free: the wait below was for an earlier tile. */
         if (thread == 0)
-            claim_tile<Mask>(call, shared, count);
+            claim_tile<Mask, teams<D, Page>::cluster>(call, shared, count);
         asm volatile("bar.sync %0, 96;" ::"r"(SYNC_FEEDERS) : "memory");
         const claimed_tile work = shared->tiles[count % TILE_STAGES];
         if (count != 0)

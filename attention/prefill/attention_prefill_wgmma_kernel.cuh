@@ -66,11 +66,15 @@ multiply_pv(float (&o)[D / 8][4], const uint32_t (&p)[shape<D>::keys / 16][4], u
     wgmma_commit();
 }
 
-/* Signals that a warp has finished with a stage. Each: every thread arrives for its own reads
- * (racecheck does not accept one lane's arrival for its warp). */
-template <bool Each = false> static __device__ __forceinline__ void release(uint64_t *barrier) {
+/* Signals that a warp has finished with a stage, to all blocks of the cluster. Each: every thread
+ * arrives for its own reads (racecheck does not accept one lane's arrival for its warp). */
+template <bool Each, uint32_t Cluster>
+static __device__ __forceinline__ void release(uint64_t *barrier) {
+    const uint32_t lane = threadIdx.x % 32;
     __syncwarp();
-    if (Each || threadIdx.x % 32 == 0)
+    if (Cluster > 1 && lane < Cluster)
+        barrier_arrive_at(at(barrier), lane ^ cluster_rank());
+    else if (Cluster == 1 && (Each || lane == 0))
         barrier_arrive(at(barrier));
 }
 
@@ -226,7 +230,7 @@ static __device__ __forceinline__ bool begin_tile(tile_state &now, const wgmma_a
     now.params = from.shared->params[count % TILE_STAGES];
     now.count = count;
     now.q = from.q + slot * shape<D>::q_bytes;
-    now.key = now.work.tile.first_key / shape<D>::keys * shape<D>::keys;
+    now.key = now.work.plan.first_key / shape<D>::keys * shape<D>::keys;
     now.softmax = begin_rows(attention, now.work.tile, row, group, now.work.kv_head);
     return true;
 }
@@ -247,7 +251,7 @@ static __device__ __forceinline__ void begin_scores(float (&s)[shape<D>::keys / 
 template <int D, typename Mask>
 static __device__ __forceinline__ bool has_more(const tile_state &now) {
     return Mask::is_program ? (now.key & BLOCK_IS_LAST) == 0
-                            : now.key + shape<D>::keys < now.work.tile.key_end;
+                            : now.key + shape<D>::keys < now.work.plan.key_end;
 }
 
 template <int D, typename Mask, rp_dtype Page>
@@ -271,6 +275,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
     constexpr int keys = shape<D>::keys;
     constexpr int q_stages = teams<D, Page>::q_stages;
     constexpr bool is_quantized = teams<D, Page>::is_quantized;
+    constexpr uint32_t cluster = teams<D, Page>::cluster;
     const rp_attention_args &attention = args.call.args;
     uint32_t team = threadIdx.x / 128 - 1;
     uint32_t row = threadIdx.x / 32 * 16 - 64 + threadIdx.x % 32 / 4;
@@ -294,7 +299,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
         scales = scales_at<D, Page>(from, k);
         if (is_quantized)
             scale_keys(s, scales);
-        release<is_quantized>(&shared->empty[0][k.stage]);
+        release<is_quantized, cluster>(&shared->empty[0][k.stage]);
         k.next();
     };
     auto take_weights = [&]() {
@@ -332,7 +337,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             online_softmax<D, Mask>(s, now.softmax, scale, now.work.tile, args, now.key, factor,
                                     now.params);
             wgmma_wait<0>(o);
-            release(&shared->empty[1][v.stage]);
+            release<false, cluster>(&shared->empty[1][v.stage]);
             v.next();
             take_weights();
             rescale(o, scale);
@@ -367,7 +372,7 @@ static __device__ __forceinline__ void compute(const wgmma_args &args, const add
             multiply_pv<D>(o, p, values);
             wgmma_wait<0>(o);
         }
-        release(&shared->empty[1][v.stage]);
+        release<false, cluster>(&shared->empty[1][v.stage]);
         v.next();
         store_tile<D, Mask, Page>(o, done, attention, shared, team, row, group);
         if (q_stages == 1)
@@ -398,8 +403,10 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     places.staged = places.scales + 2 * STAGES * team::scale_bytes;
     places.staged_scales = places.staged + HALVES * team::half_bytes;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < TILE_STAGES; i++)
+        for (int i = 0; i < TILE_STAGES; i++) {
             barrier_init(at(&places.shared->tile_full[i]), 1);
+            barrier_init(at(&places.shared->claim_full[i]), 1);
+        }
         for (int i = 0; i < Q_STAGES; i++) {
             barrier_init(at(&places.shared->q_full[i]), 96);
             barrier_init(at(&places.shared->q_empty[i]), COMPUTING);
@@ -409,7 +416,8 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
                 barrier_init(at(&places.shared->full[i][stage]),
                              team::is_quantized ? CONVERTING : 1);
                 barrier_init(at(&places.shared->empty[i][stage]),
-                             team::is_quantized && i == 0 ? COMPUTING : COMPUTING / 32);
+                             team::is_quantized && i == 0 ? COMPUTING
+                                                          : team::cluster * (COMPUTING / 32));
             }
         }
         for (int i = 0; i < HALVES; i++) {
@@ -423,6 +431,8 @@ static __device__ __forceinline__ void prefill_wgmma(const wgmma_args &args) {
     rp_pdl_begin(); /* not timed: one thread's clock would hold up the block */
     stamp.look();
     __syncthreads();
+    if (team::cluster > 1)
+        cluster_meet();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(team::feed_registers));
         feed<D, Mask, Page>(args, places, group);

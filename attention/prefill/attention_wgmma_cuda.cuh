@@ -54,6 +54,51 @@ static __device__ __forceinline__ void warpgroup_sync(uint32_t id) {
     asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
+/* --- clusters of two blocks ------------------------------------------------------------ */
+
+static __device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+/* All threads of both blocks; barriers that one initialized may be used by the other afterwards. */
+static __device__ __forceinline__ void cluster_meet() {
+    asm volatile("barrier.cluster.arrive.relaxed;\n\t"
+                 "barrier.cluster.wait;" ::
+                     : "memory");
+}
+/* Arrives at the barrier in the block of this rank. Not a release at the cluster's scope, which
+ * would be a memory barrier of the whole GPU: it orders reads before copies only. */
+static __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+    asm volatile("{ .reg .b32 at; mapa.shared::cluster.u32 at, %0, %1;"
+                 "mbarrier.arrive.shared::cluster.b64 _, [at]; }" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+/* Stores a word in the block of this rank; its barrier counts the four bytes. */
+static __device__ __forceinline__ void send_word(uint32_t to, uint32_t value, uint32_t barrier,
+                                                 uint32_t rank) {
+    asm volatile(
+        "{ .reg .b32 to, at; mapa.shared::cluster.u32 to, %0, %3;"
+        "mapa.shared::cluster.u32 at, %2, %3;"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [to], %1, [at]; }" ::"r"(to),
+        "r"(value), "r"(barrier), "r"(rank)
+        : "memory");
+}
+/* barrier_wait for what the other block stored. */
+static __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra finish;\n"
+                 "bra again;\n"
+                 "finish:\n"
+                 "}\n" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
 /* --- bulk tensor copies ---------------------------------------------------------------- */
 
 static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map,
@@ -62,6 +107,17 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                 : "memory");
+}
+
+/* The same to both blocks of the cluster: to the same place, and counted by the same barrier. */
+static __device__ __forceinline__ void copy_box_to_both(uint32_t to, const CUtensorMap *map,
+                                                        uint32_t barrier, uint32_t c0, uint32_t c1,
+                                                        uint32_t c2, uint32_t c3, uint32_t c4) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
+                 "h"((uint16_t)3)
                  : "memory");
 }
 

@@ -65,8 +65,8 @@ static void test_few_blocks_with_many_tiles_give_the_same_bits(void **state) {
     for (size_t i = 0; i < RP_ARRAY_COUNT(shapes); i++) {
         fixture_open(f, &shapes[i]);
         fixture_keep_prompt(f, rp_attention_prefill_cuda_run, 1, 300);
-        for (uint32_t blocks = 1; blocks <= 3; blocks += 2) {
-            f->call.config.limits.sm_count = blocks;
+        for (uint32_t clusters = 1; clusters <= 3; clusters += 2) { /* of up to two blocks */
+            f->call.config.limits.sm_count = clusters * 2;
             fixture_run(f, rp_attention_prefill_cuda_run, 0);
             fixture_check_bits(f, "few blocks");
         }
