@@ -182,6 +182,7 @@ int rp_attention_cuda_plan(const struct rp_attention_cuda_config *config, struct
     rp_attention_cuda_carve(config, config->workspace, &args->workspace);
     args->stamp = config->stamp;
     args->tile_queries = routes.prefill || routes.latent_prefill ? tile_of(config) : 0;
+    args->pairs = routes.prefill && rp_attention_prefill_cuda_pairs(config);
     out[(*out_count)++] =
         (struct rp_cuda_launch){"attention_plan", rp_attention_plan_cuda_run, args};
     return plan_programs(config, memory, args, out, out_count, err);

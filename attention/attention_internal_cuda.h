@@ -8,7 +8,9 @@
  *   decode   one entry per live decode row; their splits form one sequence, row by row, in each row
  *   KV head by
  *            KV head, in each head split by split. A block processes an equal part of the sequence.
- *   tiles    prompt rows cut into query tiles, those that see most keys first
+ *   tiles    prompt rows cut into query tiles, those that see most keys first. In pairs: two
+ *            neighboring tiles are one of twice the queries, listed twice, for each half of the KV
+ *            heads; a row's last one may have no neighbor and is listed once, for all KV heads
  *
  * A program class has more lists, written by a second kernel (attention_plan_program.cuh):
  *
@@ -70,7 +72,8 @@ struct rp_attention_plan_tile {
     uint32_t slot;
     uint32_t token;    /* of its first query, in the step's tokens */
     uint32_t position; /* of its first query */
-    uint32_t count;    /* consecutive queries, at most rp_attention_prefill_cuda_tile */
+    uint32_t count;    /* consecutive queries, at most rp_attention_prefill_cuda_tile, or twice */
+    uint32_t half;     /* 1: for the second half of the KV heads */
 };
 
 /* The plan of one mask class, in device memory. List capacities are those of the step. */
@@ -139,6 +142,8 @@ size_t rp_attention_decode_cuda_partial_floats(const struct rp_attention_cuda_co
 /* Prompt rows. tile: queries per tile of the plan; depends only on the sizes, not on the bucket. */
 bool rp_attention_prefill_cuda_supports(const struct rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_cuda_tile(const struct rp_attention_cuda_config *config);
+/* Whether it wants tiles in pairs. */
+bool rp_attention_prefill_cuda_pairs(const struct rp_attention_cuda_config *config);
 /* Whether Hopper's kernel supports these sizes. */
 bool rp_attention_prefill_cuda_has_wgmma(const struct rp_attention_cuda_config *config);
 /* Keys of one block. */
@@ -170,6 +175,7 @@ struct rp_attention_plan_cuda {
     struct rp_attention_cuda_config config;
     struct rp_attention_cuda_workspace workspace;
     uint32_t tile_queries;
+    bool pairs;
     struct rp_cuda_stamp stamp;
 };
 int rp_attention_plan_cuda_run(const void *args, struct CUstream_st *stream);

@@ -13,6 +13,7 @@
 /* Hopper's kernel, called through rp_attention_prefill_cuda_*: same contract. */
 bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config);
+bool rp_attention_prefill_wgmma_cuda_pairs(const rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_wgmma_cuda_keys(const rp_attention_cuda_config *config);
 int rp_attention_prefill_wgmma_cuda_run(const void *args, cudaStream_t stream);
 /* For one page type. */
@@ -34,6 +35,7 @@ struct prefill_tile {
     uint32_t first_key;     /* first key that any row sees; with a program: 0 */
     uint32_t key_end; /* end of the keys that any row sees; with a program: of those that exist */
     uint32_t index;   /* of a program's block bits */
+    uint32_t half;    /* of the KV heads */
 };
 
 static __device__ __forceinline__ uint32_t first_visible(uint32_t window, uint32_t position) {
@@ -58,6 +60,7 @@ static __device__ __forceinline__ prefill_tile find_tile(const rp_attention_cuda
     tile.token = from.token;
     tile.tokens = from.count;
     tile.position = from.position;
+    tile.half = from.half;
     if constexpr (Mask::is_program) {
         tile.index = index;
         tile.key_end = plan.bounds[index * 2];

@@ -130,16 +130,15 @@ static void open_step(void) {
 }
 
 static void plan(uint32_t tokens) {
-    static struct rp_attention_plan_tile tiles[TOKENS_MAX];
-    struct rp_attention_plan_head head = {0};
-    uint32_t per_tile = rp_attention_prefill_cuda_tile(&call.config);
-    for (uint32_t i = RP_CEIL_DIV(tokens, per_tile); i-- > 0;)
-        tiles[head.tiles++] = (struct rp_attention_plan_tile){
-            0, i * per_tile, i * per_tile, RP_MIN(per_tile, tokens - i * per_tile)};
-    check(cudaMemcpy(call.workspace.plans[0].head, &head, sizeof head, cudaMemcpyHostToDevice));
-    check(cudaMemcpy(call.workspace.plans[0].tiles, tiles, head.tiles * sizeof *tiles,
-                     cudaMemcpyHostToDevice));
     call.config.bucket = (struct rp_bucket){.tokens = tokens, .rows = 1};
+    call.config.windows[0] = call.args.window;
+    const struct rp_attention_plan_cuda plan = {
+        .config = call.config,
+        .workspace = call.workspace,
+        .tile_queries = rp_attention_prefill_cuda_tile(&call.config),
+        .pairs = rp_attention_prefill_cuda_pairs(&call.config)};
+    check((cudaError_t)rp_attention_plan_cuda_run(&plan, NULL));
+    check(cudaDeviceSynchronize());
 }
 
 static void bench_attention(cudaStream_t stream) {
@@ -240,6 +239,7 @@ int main(int argc, char **argv) {
     call.config.limits.shared_bytes_block = (uint32_t)prop.sharedMemPerBlockOptin;
     call.config.limits.dependent_launch = true;
     call.workspace.claims = device(RP_ATTENTION_CLAIMS * 4);
+    call.workspace.plans[0].rows = device(sizeof(struct rp_attention_plan_row));
     call.workspace.plans[0].head = device(sizeof(struct rp_attention_plan_head));
     call.workspace.plans[0].tiles = device(TOKENS_MAX * sizeof(struct rp_attention_plan_tile));
     printf("%s: heads %u/%u, head dim %u, pages of %u\n", prop.name, heads, kv_heads, head_dim,

@@ -86,13 +86,14 @@ struct tile_list {
 
 /* The tiles of a row, last first: those see most keys. */
 __device__ __forceinline__ void put_tiles(const rp_live_row &row, uint32_t window, uint32_t tile,
-                                          uint32_t at, rp_attention_plan_tile *out,
+                                          bool pairs, uint32_t at, rp_attention_plan_tile *out,
                                           tile_list *list) {
-    uint32_t count = (row.token_count + tile - 1) / tile;
+    const uint32_t count = (row.token_count + tile - 1) / tile, together = pairs ? 2 : 1;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t query = (count - 1 - i) * tile;
+        const uint32_t index = count - 1 - i, query = index / together * together * tile;
         rp_attention_plan_tile next = {row.slot, row.token_begin + query, row.kv_begin + query,
-                                       min(tile, row.token_count - query)};
+                                       min(tile * together, row.token_count - query),
+                                       index % together};
         out[at + i] = next;
         if (at + i < SORTED_MAX) {
             list->tiles[at + i] = next;
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(THREADS)
             plan.rows[before.rows] = decode;
         }
         if (mine.tiles != 0)
-            put_tiles(row, window, args.tile_queries, before.tiles, plan.tiles, &list);
+            put_tiles(row, window, args.tile_queries, args.pairs, before.tiles, plan.tiles, &list);
         at = at + total;
     }
     __syncthreads();

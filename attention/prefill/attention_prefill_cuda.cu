@@ -33,6 +33,11 @@ uint32_t rp_attention_prefill_cuda_tile(const rp_attention_cuda_config *config) 
     return ROWS / (config->heads / config->kv_heads);
 }
 
+bool rp_attention_prefill_cuda_pairs(const rp_attention_cuda_config *config) {
+    return rp_attention_prefill_wgmma_cuda_supports(config) &&
+           rp_attention_prefill_wgmma_cuda_pairs(config);
+}
+
 bool rp_attention_prefill_cuda_has_wgmma(const rp_attention_cuda_config *config) {
     return rp_attention_prefill_wgmma_cuda_supports(config);
 }

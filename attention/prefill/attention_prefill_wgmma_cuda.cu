@@ -9,10 +9,11 @@
  * of a block runs on the tensor cores together with P V of the previous block, overlapped with the
  * softmax.
  *
- * Two blocks form a cluster that claims a tile of the plan, twice as many tokens: each has half of
- * them, and both walk the same blocks of keys. One copies K, the other V, to both. Long prompts run
- * at the GPU's power limit, and this halves the bytes read from the L2. A stage is free when the
- * warps of both blocks have read it. Over 8-bit pages each block works for itself.
+ * Two blocks form a cluster that claims a tile of the plan of twice as many tokens: each has half
+ * of them, both walk the same blocks of keys, and one copies K to both, the other V. Long prompts
+ * run at the GPU's power limit, and this halves the bytes read from the L2. A stage is free when
+ * the warps of both blocks have read it. A tile that fits into one block is computed by both, each
+ * with a KV head and copies of its own. Over 8-bit pages each block works for itself.
  *
  *   claim -> q_full -> | S = Q K0 | softmax | S = Q K1, O += P V0 | softmax | ... | O += P Vn | store
  *
@@ -33,9 +34,19 @@ bool rp_attention_prefill_wgmma_cuda_supports(const rp_attention_cuda_config *co
            (dim == 64 || dim == 128 || (dim == 256 && !is_quantized));
 }
 
+static uint32_t cluster_of(const rp_attention_cuda_config *config) {
+    return rp_dtype_bytes(config->kv.dtype) == 1 ? teams<128, RP_DTYPE_INT8>::cluster
+                                                 : teams<128, RP_DTYPE_BF16>::cluster;
+}
+
+/* A number of KV heads that cannot be halved: a cluster's tiles, each listed once. */
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config) {
-    const uint32_t blocks = rp_dtype_bytes(config->kv.dtype) == 1 ? 1 : 2; /* of a cluster */
-    return ROWS / (config->heads / config->kv_heads) * blocks;
+    const uint32_t tile = ROWS / (config->heads / config->kv_heads);
+    return rp_attention_prefill_wgmma_cuda_pairs(config) ? tile : tile * cluster_of(config);
+}
+
+bool rp_attention_prefill_wgmma_cuda_pairs(const rp_attention_cuda_config *config) {
+    return cluster_of(config) == 2 && config->kv_heads % 2 == 0;
 }
 
 uint32_t rp_attention_prefill_wgmma_cuda_keys(const rp_attention_cuda_config *config) {

@@ -61,6 +61,7 @@ struct claimed_tile {
     prefill_tile plan; /* the cluster's: blocks of keys that it sees are read */
     prefill_tile tile; /* this block's tokens of it */
     uint32_t kv_head;
+    bool is_alone; /* K and V are this block's alone */
 };
 
 /* The first KiB of shared memory; Q, K and V follow. */
@@ -105,10 +106,10 @@ using turn = ring<STAGES>;
 
 /* --- producer --------------------------------------------------------------------------- */
 
-/* K and V of one block: each lane with a page issues the bulk copy of its part of the columns. In a
- * cluster the first block copies K, the second one V, to both, when both have freed the stage.
- * entry: mask program's block entry. */
-template <int D, typename Mask, uint32_t Cluster>
+/* K and V of one block: each lane with a page issues the bulk copy of its part of the columns.
+ * Shared: both blocks of the cluster have the same K and V; the first one copies K and the second
+ * one V, to both, when both have freed the stage. entry: mask program's block entry. */
+template <int D, typename Mask, bool Shared>
 static __device__ __forceinline__ void copy_block(const wgmma_args &args, const addresses &to,
                                                   uint32_t kv_head, turn &ring, uint32_t position,
                                                   uint32_t page, bool mine, uint32_t entry) {
@@ -125,14 +126,13 @@ static __device__ __forceinline__ void copy_block(const wgmma_args &args, const 
             barrier_expect(barrier, bytes);
         }
         __syncwarp();
-        if (mine && (Cluster == 1 || plane == cluster_rank())) {
-            auto copy = Cluster == 1 ? copy_box : copy_box_to_both;
+        auto copy = Shared ? copy_box_to_both : copy_box;
+        if (mine && (!Shared || plane == cluster_rank()))
             copy(to.kv[plane] + ring.stage * shape<D>::block_bytes +
                      lane % parts * shape<D>::part_bytes + position % keys * 128,
                  &args.map, barrier, lane % parts * 64,
                  position & (args.call.args.kv.page_tokens - 1), kv_head,
                  args.call.args.layer * 2 + plane, page);
-        }
     }
     ring.next();
 }
@@ -309,16 +309,21 @@ static __device__ __forceinline__ void feed_keys(const wgmma_args &args, const a
         const claimed_tile work = shared->tiles[count % TILE_STAGES];
         if (work.tile.tokens == 0)
             break;
-        feed_blocks<D, Mask, is_quantized ? 1 : shape<D>::parts>(
-            args, shared, work, group,
-            [&](uint32_t position, uint32_t page, bool mine, uint32_t entry) {
-                if constexpr (is_quantized)
-                    stage_block<D, Page>(args, to, work.kv_head, half, blocks++, position, page,
-                                         mine);
-                else
-                    copy_block<D, Mask, teams<D, Page>::cluster>(args, to, work.kv_head, stage,
-                                                                 position, page, mine, entry);
-            });
+        auto own = [&](uint32_t position, uint32_t page, bool mine, uint32_t entry) {
+            if constexpr (is_quantized)
+                stage_block<D, Page>(args, to, work.kv_head, half, blocks++, position, page, mine);
+            else
+                copy_block<D, Mask, false>(args, to, work.kv_head, stage, position, page, mine,
+                                           entry);
+        };
+        auto common = [&](uint32_t position, uint32_t page, bool mine, uint32_t entry) {
+            copy_block<D, Mask, true>(args, to, work.kv_head, stage, position, page, mine, entry);
+        };
+        constexpr uint32_t parts = is_quantized ? 1 : shape<D>::parts;
+        if (is_quantized || work.is_alone)
+            feed_blocks<D, Mask, parts>(args, shared, work, group, own);
+        else
+            feed_blocks<D, Mask, parts>(args, shared, work, group, common);
     }
     /* A block must not end before the other one's last arrival at its barriers. */
     for (uint32_t i = 0; i < STAGES && teams<D, Page>::cluster > 1; i++, stage.next())
@@ -400,6 +405,12 @@ static __device__ __forceinline__ void prefetch_q(const rp_attention_args &args,
     }
 }
 
+/* KV heads that a tile of the plan is for. */
+template <uint32_t Cluster>
+static __host__ __device__ __forceinline__ uint32_t heads_of_tile(uint32_t kv_heads) {
+    return Cluster == 2 && kv_heads % 2 == 0 ? kv_heads / 2 : kv_heads;
+}
+
 /* The count-th claim of a cluster, by one thread of each of its blocks: the first one claims and
  * tells the other. The first claim is static. */
 template <uint32_t Cluster>
@@ -443,13 +454,18 @@ static __device__ __forceinline__ prefill_tile half_tile(const rp_attention_cuda
 template <typename Mask, uint32_t Cluster>
 static __device__ __forceinline__ void claim_tile(const rp_attention_cuda_args &call,
                                                   control *shared, uint32_t count) {
-    uint32_t items = call.workspace.plans[call.mask_class].head->tiles * call.args.kv_heads;
-    uint32_t item = claim<Cluster>(call, shared, items, count);
+    const uint32_t kv_heads = call.args.kv_heads, heads = heads_of_tile<Cluster>(kv_heads);
+    const uint32_t items = call.workspace.plans[call.mask_class].head->tiles * heads;
+    const uint32_t item = claim<Cluster>(call, shared, items, count);
     claimed_tile work = {};
     if (item < items) {
-        work.plan = find_tile<Mask>(call, item / call.args.kv_heads);
-        work.tile = Cluster > 1 ? half_tile<Mask>(call, work.plan) : work.plan;
-        work.kv_head = item % call.args.kv_heads;
+        work.plan = find_tile<Mask>(call, item / heads);
+        const bool fits = work.plan.tokens <= ROWS / (call.args.heads / kv_heads);
+        work.is_alone = Cluster == 1 || (heads != kv_heads && fits);
+        work.tile = work.is_alone ? work.plan : half_tile<Mask>(call, work.plan);
+        work.kv_head = work.plan.half * heads + item % heads;
+        if (Cluster > 1 && work.is_alone)
+            work.kv_head = item % heads * Cluster + cluster_rank();
         for (int i = 0; i < Mask::param_count; i++)
             shared->params[count % TILE_STAGES][i] = (int32_t)work.tile.params[i];
     }

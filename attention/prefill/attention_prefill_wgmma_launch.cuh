@@ -87,7 +87,8 @@ static int wgmma_start(const rp_attention_cuda_args *call, cudaStream_t stream) 
         return error;
     const rp_bucket &bucket = call->config.bucket;
     uint32_t tile = rp_attention_prefill_wgmma_cuda_tile(&call->config);
-    uint32_t most = (RP_CEIL_DIV(bucket.tokens, tile) + bucket.rows) * call->args.kv_heads;
+    uint32_t heads = heads_of_tile<team::cluster>(call->args.kv_heads);
+    uint32_t most = (RP_CEIL_DIV(bucket.tokens, tile) + bucket.rows) * heads;
     uint32_t clusters = RP_MAX(call->config.limits.sm_count / team::cluster, 1u);
     dim3 grid(RP_MIN(most, clusters) * team::cluster);
     return rp_cuda_start(kernel, grid, dim3(team::threads), team::shared_bytes, stream,

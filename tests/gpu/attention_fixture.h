@@ -103,6 +103,8 @@ static inline void fixture_open_gpu(struct fixture *f) {
     call->workspace.tile_capacity = FIXTURE_TOKENS + FIXTURE_ROWS;
     call->workspace.claims = rp_gpu_zeroed(RP_ATTENTION_CLAIMS * sizeof(uint32_t));
     call->workspace.plans[0].head = rp_gpu_zeroed(sizeof(struct rp_attention_plan_head));
+    call->workspace.plans[0].rows =
+        rp_gpu_poisoned(FIXTURE_ROWS * sizeof(struct rp_attention_plan_row));
     call->workspace.plans[0].tiles =
         rp_gpu_poisoned(call->workspace.tile_capacity * sizeof(struct rp_attention_plan_tile));
 }
@@ -257,30 +259,13 @@ static inline void fixture_add_padding(struct fixture *f, uint32_t count) {
     f->step.host.counts->token_count += count;
 }
 
-static inline int longest_first(const void *a_void, const void *b_void) {
-    const struct rp_attention_plan_tile *a = a_void, *b = b_void;
-    return a->position > b->position ? -1 : a->position < b->position;
-}
-
-/* The planner's output. */
-static inline void fixture_plan_tiles(struct fixture *f) {
-    static struct rp_attention_plan_tile tiles[FIXTURE_TOKENS + FIXTURE_ROWS];
-    struct rp_attention_plan_head head = {0};
-    uint32_t per_tile = rp_attention_prefill_cuda_tile(&f->call.config);
-    for (uint32_t r = 0; r < f->step.host.counts->row_count; r++) {
-        const struct rp_live_row *row = &f->step.host.rows[r];
-        if (row->flags & RP_ROW_DECODE || fixture_slot(f, row->slot)[RP_SLOT_FINISHED] != 0)
-            continue;
-        for (uint32_t i = 0; i < row->token_count; i += per_tile)
-            tiles[head.tiles++] =
-                (struct rp_attention_plan_tile){row->slot, row->token_begin + i, row->kv_begin + i,
-                                                RP_MIN(per_tile, row->token_count - i)};
-    }
-    qsort(tiles, head.tiles, sizeof *tiles, longest_first);
-    check_cuda(
-        cudaMemcpy(f->call.workspace.plans[0].head, &head, sizeof head, cudaMemcpyHostToDevice));
-    check_cuda(cudaMemcpy(f->call.workspace.plans[0].tiles, tiles, head.tiles * sizeof *tiles,
-                          cudaMemcpyHostToDevice));
+static inline void fixture_plan(struct fixture *f) {
+    const struct rp_attention_plan_cuda plan = {
+        .config = f->call.config,
+        .workspace = f->call.workspace,
+        .tile_queries = rp_attention_prefill_cuda_tile(&f->call.config),
+        .pairs = rp_attention_prefill_cuda_pairs(&f->call.config)};
+    check_cuda(rp_attention_plan_cuda_run(&plan, NULL));
 }
 
 /* The step on the GPU; the bucket has room for `extra` tokens more. */
@@ -289,7 +274,7 @@ static inline void fixture_run(struct fixture *f, rp_cuda_run run, uint32_t extr
         .tokens = RP_MIN(f->step.host.counts->token_count + extra, FIXTURE_TOKENS),
         .rows = f->step.host.counts->row_count + (extra ? 2 : 0)};
     rp_gpu_step_upload(&f->step);
-    fixture_plan_tiles(f);
+    fixture_plan(f);
     check_cuda(
         cudaMemcpy(f->call.args.kv.base, f->host.kv.base, f->pages_bytes, cudaMemcpyHostToDevice));
     check_cuda(cudaMemcpy((void *)f->call.args.q, f->host.q, f->q_bytes, cudaMemcpyHostToDevice));
