@@ -19,19 +19,26 @@ static __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
+#define BARRIER_WAIT(acquire)                                                                      \
+    asm volatile("{\n"                                                                             \
+                 ".reg .pred done;\n"                                                              \
+                 "again:\n"                                                                        \
+                 "mbarrier.try_wait.parity" acquire ".shared::cta.b64 done, [%0], %1;\n"           \
+                 "@done bra finish;\n"                                                             \
+                 "bra again;\n"                                                                    \
+                 "finish:\n"                                                                       \
+                 "}\n" ::"r"(barrier),                                                             \
+                 "r"(parity)                                                                       \
+                 : "memory")
 /* Waits until the phase of this parity is complete; a new barrier has completed "phase 1". */
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra finish;\n"
-                 "bra again;\n"
-                 "finish:\n"
-                 "}\n" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
+    BARRIER_WAIT("");
 }
+/* The same for what another block of the cluster stored. */
+static __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
+    BARRIER_WAIT(".acquire.cluster");
+}
+#undef BARRIER_WAIT
 /* Tests whether it is complete, without waiting. */
 static __device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
     uint32_t done;
@@ -84,19 +91,6 @@ static __device__ __forceinline__ void send_word(uint32_t to, uint32_t value, ui
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [to], %1, [at]; }" ::"r"(to),
         "r"(value), "r"(barrier), "r"(rank)
         : "memory");
-}
-/* barrier_wait for what the other block stored. */
-static __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra finish;\n"
-                 "bra again;\n"
-                 "finish:\n"
-                 "}\n" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
 }
 
 /* --- bulk tensor copies ---------------------------------------------------------------- */
