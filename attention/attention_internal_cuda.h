@@ -142,7 +142,7 @@ size_t rp_attention_decode_cuda_partial_floats(const struct rp_attention_cuda_co
 /* Prompt rows. tile: queries per tile of the plan; depends only on the sizes, not on the bucket. */
 bool rp_attention_prefill_cuda_supports(const struct rp_attention_cuda_config *config);
 uint32_t rp_attention_prefill_cuda_tile(const struct rp_attention_cuda_config *config);
-/* Whether it wants tiles in pairs. */
+/* Whether its plan lists tiles in pairs. */
 bool rp_attention_prefill_cuda_pairs(const struct rp_attention_cuda_config *config);
 /* Whether Hopper's kernel supports these sizes. */
 bool rp_attention_prefill_cuda_has_wgmma(const struct rp_attention_cuda_config *config);

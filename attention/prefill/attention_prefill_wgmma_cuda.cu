@@ -39,7 +39,7 @@ static uint32_t cluster_of(const rp_attention_cuda_config *config) {
                                                  : teams<128, RP_DTYPE_BF16>::cluster;
 }
 
-/* A number of KV heads that cannot be halved: a cluster's tiles, each listed once. */
+/* Without pairs (an odd number of KV heads) the plan lists a cluster's tiles, each once. */
 uint32_t rp_attention_prefill_wgmma_cuda_tile(const rp_attention_cuda_config *config) {
     const uint32_t tile = ROWS / (config->heads / config->kv_heads);
     return rp_attention_prefill_wgmma_cuda_pairs(config) ? tile : tile * cluster_of(config);
